@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.support.checkpoints import tiny_draft, write_target
-from vllm_eagle_ext.checkpoint import read_draft_files
-from vllm_eagle_ext.preflight import dry_child
+from vllm_eagle_ext.draft import read_draft_files
+from vllm_eagle_ext.start import dry_child
 
 MOST = {"cold": 10.0, "--quick": 1.0}  # CPU seconds
 _COMMAND = "from vllm_eagle_ext.cli import app; app()"

@@ -64,7 +64,7 @@ class HeadSwapper:
         from vllm.model_executor.layers.logits_processor import LogitsProcessor
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-        from vllm_eagle_ext.drafters.kept_rows import KeptRows
+        from vllm_eagle_ext.families.parts.kept_rows import KeptRows
 
         draft: Any = self.get_draft_model()  # type: ignore[attr-defined]
         source, size = draft.lm_head, draft.config.vocab_size

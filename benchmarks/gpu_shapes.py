@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from benchmarks.shapes.dense import LLAMA_8B, Dense
 from benchmarks.shapes.hybrid import QWEN_27B, Hybrid
-from vllm_eagle_ext.device import LoadedKernels
+from vllm_eagle_ext.memory.device import LoadedKernels
 
 ROOT = Path(__file__).resolve().parents[1]
 

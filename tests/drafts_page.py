@@ -10,8 +10,8 @@ import re
 import sys
 
 from tests.support.engine import ROOT
-from vllm_eagle_ext.checkpoint import registry
-from vllm_eagle_ext.drafter_classes import Drafter, drafters
+from vllm_eagle_ext.draft import registry
+from vllm_eagle_ext.families.drafter_classes import Drafter, drafters
 
 PAGE = ROOT / "docs/drafts.md"
 _BLOCK = re.compile(r"(?<=<!-- architectures:begin -->\n).*?(?=<!-- architectures:end -->)", re.DOTALL)

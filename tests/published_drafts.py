@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.support.engine import ROOT
 from tests.support.published import Published, materialise, published, write_target
-from vllm_eagle_ext.checkpoint import DraftSpec
-from vllm_eagle_ext.checkpoint.rules.request import wanted_runner
-from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.draft import DraftSpec
+from vllm_eagle_ext.draft.rules.request import wanted_runner
+from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
 
 PAGE = ROOT / "docs/published_drafts.md"
 # A repository of the hub; a publisher whose repository is not known by name. Others are templates.

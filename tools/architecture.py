@@ -39,8 +39,8 @@ LAYERS = (
     Layer(
         "base",
         (
-            "version", "errors", "printable", "log", "failure_causes",
-            "drafter_classes", "releases", "touched", "families.*.names",
+            "version", "errors", "printable", "log", "releases", "start.failure_causes", "start.touched",
+            "families.drafter_classes", "families.*.names",
         ),  # fmt: skip
         "small modules that import no other layer",
         without=("vllm", "torch"),
@@ -54,13 +54,13 @@ LAYERS = (
     ),
     Layer(
         "device",
-        ("device",),
+        ("memory.device",),
         "a device, and a CPU's kernels",
         ("base",),
     ),
     Layer(
-        "checkpoint",
-        ("checkpoint",),
+        "draft",
+        ("draft",),
         "what a draft's files say, and the rules that they must keep",
         ("base", "options"),
         without=("vllm", "torch"),
@@ -69,81 +69,81 @@ LAYERS = (
         "memory",
         ("memory",),
         "geometry of caches, requests that fit, scheme of the recurrent states",
-        ("base", "device", "checkpoint"),
+        ("base", "device", "draft"),
         without=("vllm", "torch"),
     ),
     Layer(
         "compat",
-        ("compat", "schedulers"),
+        ("compat", "start.schedulers"),
         "vLLM's versions, schedulers, and replaced names",
         ("base",),
     ),
     Layer(
-        "engine_rules",
-        ("engine_rules",),
+        "start rules",
+        ("start.rules",),
         "rules about the engine around a draft, over vLLM's VllmConfig",
-        ("base", "options", "device", "checkpoint", "memory", "compat"),
+        ("base", "options", "device", "draft", "memory", "compat"),
     ),
     Layer(
-        "start",
-        ("failed_start", "resolved_marker", "metrics"),
+        "marks",
+        ("start.failed_start", "families.resolved_marker", "replay.metrics"),
         "a start's last line, the resolved-config marker, gauges",
-        ("base", "device", "checkpoint", "memory"),
+        ("base", "device", "draft", "memory"),
     ),
     Layer(
-        "drafters",
-        ("drafters",),
+        "parts",
+        ("families.parts",),
         "shared parts of model classes",
-        ("base", "checkpoint", "compat", "start"),
+        ("base", "draft", "compat", "marks"),
     ),
     Layer(
         "records",
         ("families.*.family",),
         "records of the families",
-        ("base", "checkpoint"),
+        ("base", "draft"),
         without=("vllm", "torch"),
     ),
     Layer(
         "families",
         ("families",),
         "their config writers and model classes",
-        ("base", "checkpoint", "drafters"),
+        ("base", "draft", "parts"),
     ),
     Layer(
         "replay",
         ("replay",),
         "the gated delta net layer that replays, its operations and their commit",
-        ("base", "memory", "compat", "start"),
+        ("base", "memory", "compat", "marks"),
     ),
     Layer(
-        "preflight",
-        ("preflight",),
+        "start",
+        ("start",),
         "a start, `check`, and the dry start that ends it",
         (
-            "base", "options", "device", "checkpoint", "memory", "compat", "engine_rules", "start",
-            "drafters",
+            "base", "options", "device", "draft", "memory", "compat", "start rules", "marks",
+            "parts",
         ),  # fmt: skip
     ),
     Layer(
         "plan",
         ("plan",),
         "what a target and K need of memory, and how many requests fit",
-        ("base", "options", "device", "checkpoint", "memory", "preflight"),
+        ("base", "options", "device", "draft", "memory", "start"),
         without=("vllm",),  # it asks torch for the GPU's memory
     ),
     Layer(
         "plugin",
         ("plugin",),
         "registers drafters and targets, installs compat",
-        ("base", "checkpoint", "memory", "compat", "start", "preflight"),
+        ("base", "draft", "memory", "compat", "marks", "start"),
     ),
     Layer(
         "measure",
         ("measure",),
         "bench, verify, selftest and their references",
         (
-            "base", "checkpoint", "options", "device", "memory", "compat", "engine_rules", "replay",
-            "preflight", "plan",
+            "base", "draft", "options", "device", "memory", "compat", "start rules", "replay",
+            "start", "plan",
         ),  # fmt: skip
     ),
     Layer(
@@ -151,7 +151,7 @@ LAYERS = (
         ("cli",),
         "commands: arguments in, tables and JSON out",
         (
-            "base", "device", "checkpoint", "memory", "compat", "engine_rules", "preflight", "plan",
+            "base", "device", "draft", "memory", "compat", "start rules", "start", "plan",
             "plugin", "measure",
         ),  # fmt: skip
     ),
@@ -162,7 +162,7 @@ def layer_of(module: str) -> Layer | None:
     """The layer of a module, by its dotted name below the package: a pattern goes before its folder."""
     by_name = {name: layer for layer in LAYERS for name in layer.modules}
     for name, layer in by_name.items():
-        if "." in name and fnmatchcase(module, name):
+        if "." in name and any(fnmatchcase(module, part) for part in (name, f"{name}.*")):
             return layer
     return by_name.get(module.split(".")[0])
 

@@ -51,8 +51,8 @@ def output_of(command: str) -> str:
 
 def logged_line() -> str:
     """What a start with the page's draft says of it."""
-    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
-    from vllm_eagle_ext.preflight.messages import describe
+    from vllm_eagle_ext.start.check import CheckRequest, run_check
+    from vllm_eagle_ext.start.messages import describe
 
     request = CheckRequest(draft=DRAFT, target=DRAFTED, k=4, options={}, platform="cpu")
     with contextlib.chdir(ROOT):  # the page names its draft from there

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that replaces names of vLLM's in a start.
 
-`python -m vllm_eagle_ext.touched` prints what the docstrings here say. Facts of single releases also
+`python -m vllm_eagle_ext.start.touched` prints what the docstrings here say. Facts of single releases also
 stand where they matter, each next to the code that they explain.
 """
 
@@ -151,7 +151,9 @@ def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
     if commit_on_v1 is not None:
         _install_commit_on_v1(commit_on_v1)
     install_cpu_workarounds()
-    logger.debug("vLLM's names are wrapped in this worker; python -m vllm_eagle_ext.touched lists them.")
+    logger.debug(
+        "vLLM's names are wrapped in this worker; python -m vllm_eagle_ext.start.touched lists them."
+    )
 
 
 def _install_commit_on_v1(commit: CommitOnV1) -> None:

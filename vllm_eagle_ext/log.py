@@ -17,7 +17,7 @@ def log_once(logger: logging.Logger, level: int, message: str) -> None:
 
 
 def get_logger(module: str) -> logging.Logger:
-    """Return the logger `vllm.vllm_eagle_ext.preflight` for `vllm_eagle_ext.preflight`.
+    """Return the logger `vllm.vllm_eagle_ext.start` for `vllm_eagle_ext.start`.
 
     Its lines begin with the package's name, which vLLM's format leaves out.
     """

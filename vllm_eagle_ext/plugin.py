@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vllm_eagle_ext import compat, failed_start
-from vllm_eagle_ext.drafter_classes import drafters
+from vllm_eagle_ext import compat
+from vllm_eagle_ext.families.drafter_classes import drafters
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.releases import is_tested
+from vllm_eagle_ext.start import failed_start
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {
@@ -55,7 +56,7 @@ def build_speculative_config(
 
     It is loaded when an engine is configured.
     """
-    from vllm_eagle_ext.preflight import build as preflight
+    from vllm_eagle_ext.start import build as preflight
 
     if is_tested(compat.vllm_version()):
         return preflight.build_speculative_config(
@@ -66,7 +67,7 @@ def build_speculative_config(
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     """Run our part of vLLM's `EngineArgs.create_engine_config`."""
-    from vllm_eagle_ext.preflight import build as preflight
+    from vllm_eagle_ext.start import build as preflight
 
     preflight.judge_engine(engine_args, vllm_config)
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tests.support.published import BYTES, Published
 from tests.support.virtual_clock import Load
-from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent
 from vllm_eagle_ext.memory.parameter_count import bytes_per_step
 from vllm_eagle_ext.plan.run import Plan

@@ -23,7 +23,7 @@ from tests.contract.check import (
     wheel_source,
 )
 from tests.contract.surface import SURFACE
-from vllm_eagle_ext.device import NEWEST_RELEASE
+from vllm_eagle_ext.memory.device import NEWEST_RELEASE
 
 CACHE = Path("build/contract")
 

@@ -1,5 +1,5 @@
-"""What a dry start stands in for, or calls to plan: names of vLLM's in `preflight/described.py` and
-`preflight/dry_child.py`."""
+"""What a dry start stands in for, or calls to plan: names of vLLM's in `start/described.py` and
+`start/dry_child.py`."""
 
 from __future__ import annotations
 

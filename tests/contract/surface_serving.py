@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
-from vllm_eagle_ext.engine_rules.target import V1_IMAGE_TOKEN_CLASSES
+from vllm_eagle_ext.start.rules.target import V1_IMAGE_TOKEN_CLASSES
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"

@@ -21,8 +21,8 @@ from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
 from tests.support.updated import ANSWER
-from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]

@@ -19,13 +19,13 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties, near_tie_gaps
-from vllm_eagle_ext.checkpoint import (
+from vllm_eagle_ext.draft import (
     TargetFacts,
     inspect_draft,
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.case import DraftRequest
+from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import residual_stream
 from vllm_eagle_ext.options import Options

@@ -18,7 +18,7 @@ from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
 from tests.support.quantised_drafts import quantised
-from vllm_eagle_ext.device import LoadedKernels
+from vllm_eagle_ext.memory.device import LoadedKernels
 
 KERNELS = LoadedKernels()
 pytestmark = [

@@ -20,13 +20,13 @@ from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties
 from tests.support.random_targets import write_random_target
 from tests.support.replay import Comparison, replay
 from tests.support.second_head_pairs import on_the_trained_draft, with_another_second_head
-from vllm_eagle_ext.checkpoint import (
+from vllm_eagle_ext.draft import (
     TargetFacts,
     inspect_draft,
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.checkpoint.case import DraftRequest
+from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import load_target
 

@@ -16,7 +16,7 @@ from tests.support.checkpoints import write_draft
 from tests.support.dense import FLOAT32, dense
 from tests.support.engine import IN_PROCESS, ROOT, TINY, engine_environment
 from tests.support.hybrid import with_log
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

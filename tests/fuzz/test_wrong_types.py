@@ -20,9 +20,9 @@ from tests.support import warm_child
 from tests.support.checkpoints import write_target
 from tests.support.drafts import Draft, valid_draft, write
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.preflight import dry
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
-from vllm_eagle_ext.preflight.serve import serve_environment
+from vllm_eagle_ext.start import dry
+from vllm_eagle_ext.start.check import CheckRequest, run_check
+from vllm_eagle_ext.start.serve import serve_environment
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 0.5, "", "x", [], [3], ["x"], [None], {}, {"0": "x"}, {"x": 5},

@@ -30,8 +30,8 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
         triton_on_cpu.norm_each_layers_keys(set_attribute)
         return
-    from vllm_eagle_ext.engine_rules import states
     from vllm_eagle_ext.replay.ops import cpu
+    from vllm_eagle_ext.start.rules import states
 
     plan, rows = cpu.plan, cpu._rows
 

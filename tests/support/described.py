@@ -11,12 +11,12 @@ import pytest
 
 from tests.support.engine import TINY
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.checkpoint import Case, Inspection
-from vllm_eagle_ext.checkpoint.findings import Problem, Rule
+from vllm_eagle_ext.draft import Case, Inspection
+from vllm_eagle_ext.draft.findings import Problem, Rule
 from vllm_eagle_ext.options import Options, parse_options
-from vllm_eagle_ext.preflight import build
-from vllm_eagle_ext.preflight.ask import draft_request
-from vllm_eagle_ext.preflight.inspect_start import inspect_start
+from vllm_eagle_ext.start import build
+from vllm_eagle_ext.start.ask import draft_request
+from vllm_eagle_ext.start.inspect_start import inspect_start
 
 
 def inspected(engine_args: Any) -> Inspection | None:

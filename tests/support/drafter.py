@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from vllm_eagle_ext import plugin
-from vllm_eagle_ext.preflight.build import judge_engine
+from vllm_eagle_ext.start.build import judge_engine
 
 
 class PlainAttention(torch.nn.Module):

@@ -15,12 +15,12 @@ from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
 from tests.support.drafter import build, resolve, resolve_for_v2
 from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
-from vllm_eagle_ext.device import LoadedKernels
-from vllm_eagle_ext.engine_rules.weights import WEIGHTS_FIELD
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.weight_files import read_tensors
+from vllm_eagle_ext.memory.device import LoadedKernels
+from vllm_eagle_ext.start.rules.weights import WEIGHTS_FIELD
 
 Choices = tuple[torch.Tensor, torch.Tensor]  # scores [STEPS, C], target ids [STEPS, C]
 ROWS, STEPS = 8, 4

@@ -22,8 +22,8 @@ from tests.support.draft_families import (
     as_specforge,
 )
 from tests.support.second_heads import SECOND_HEADS
-from vllm_eagle_ext.checkpoint import Inspection, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.checkpoint.case import DraftRequest
+from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft, read_draft_files
+from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.options import Options
 
 __all__ = [

@@ -26,7 +26,7 @@ LOADED = (
     "transformers.models.auto.configuration_auto",
     "vllm_eagle_ext.families.dflash.model",
     "vllm_eagle_ext.families.eagle3.model",
-    "vllm_eagle_ext.preflight.build",
+    "vllm_eagle_ext.start.build",
     "vllm_eagle_ext.replay.targets",
 )
 ROOTS = ("vllm", "transformers.models.auto")

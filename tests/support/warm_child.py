@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.engine import TINY
-from vllm_eagle_ext.checkpoint import read_draft_files
+from vllm_eagle_ext.draft import read_draft_files
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.preflight import dry_child, dry_process
+from vllm_eagle_ext.start import dry_child, dry_process
 
 _LIMIT_S = 60
 _FIRST = (("postnorm", "target", "eagle3"), ("dflash", "hybrid_target", "dflash"))
@@ -135,7 +135,7 @@ def _started(keywords: dict[str, Any]) -> dict[str, Any]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    from vllm_eagle_ext.preflight import described
+    from vllm_eagle_ext.start import described
 
     ranks = (keywords.get(f"{kind}_parallel_size", 1) for kind in ("tensor", "pipeline"))
     described.give_devices(prod(ranks))

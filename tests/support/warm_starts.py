@@ -47,7 +47,7 @@ def warm(cache: str, first: Iterable[dict[str, Any]] = ()) -> None:
     from vllm.plugins import load_general_plugins
     from vllm.transformers_utils import repo_utils
 
-    from vllm_eagle_ext.device import LoadedKernels
+    from vllm_eagle_ext.memory.device import LoadedKernels
 
     if not current_platform.is_cpu():
         raise SystemExit("starts are compared on vLLM's CPU platform")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import process_group, warm_child
-from vllm_eagle_ext.preflight import dry
+from vllm_eagle_ext.start import dry
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from vllm.model_executor.layers.mamba.gdn import qwen_gdn_linear_attn
 from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backends import fa_utils, flash_attn
 
-from vllm_eagle_ext.device import ASSUMED_GPU, PREFILLS, Device
+from vllm_eagle_ext.memory.device import ASSUMED_GPU, PREFILLS, Device
 
 CAPABILITIES = [(8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.engine import ROOT
 from tests.support.readme import GUIDES
-from vllm_eagle_ext.checkpoint.rules import every_rule
+from vllm_eagle_ext.draft.rules import every_rule
 from vllm_eagle_ext.options import Options
 
 DRAFTS, EVIDENCE, CHANGELOG = (

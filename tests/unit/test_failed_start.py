@@ -203,7 +203,7 @@ def test_a_killed_process_leaves_nothing(tmp_path):
 
 def test_notes_never_go_into_another_file(tmp_path, monkeypatch):
     """A number may have been given anew: to a process, or to a file of one."""
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     with (tmp_path / "theirs").open("w") as theirs:
         monkeypatch.setenv(failed_start.NOTES, f"/proc/{os.getpid()}/fd/{theirs.fileno()}")
@@ -215,7 +215,7 @@ def test_notes_never_go_into_another_file(tmp_path, monkeypatch):
 @pytest.fixture
 def notes(monkeypatch):
     """The file of this process, whose hooks are put back."""
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     path = failed_start._notes.__wrapped__(os.getpid())
@@ -225,7 +225,7 @@ def notes(monkeypatch):
 
 
 def test_notes_are_bounded(notes):
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     for number in range(100):
         failed_start._note(ValueError(f"{number} " + "x" * 10_000))
@@ -235,7 +235,7 @@ def test_notes_are_bounded(notes):
 
 
 def test_a_syntax_error_is_told_without_its_code():
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     with pytest.raises(SyntaxError) as caught:
         compile("a: int: 3", "config.py", "exec")
@@ -247,7 +247,7 @@ def test_a_syntax_error_is_told_without_its_code():
 def test_logging_goes_on_without_notes(monkeypatch, caplog, notes):
     import logging
 
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     monkeypatch.delenv(failed_start.NOTES, raising=False)
     if notes:
@@ -270,7 +270,7 @@ def test_a_record_made_with_true_for_its_exception_is_logged(notes):
     """Bridges from other loggers make such records."""
     import logging
 
-    from vllm_eagle_ext import failed_start
+    from vllm_eagle_ext.start import failed_start
 
     factory = failed_start._Noting(logging.LogRecord)
     record = factory("x", logging.ERROR, "file", 1, "it happened", (), True)

@@ -8,7 +8,7 @@ import pytest
 
 import vllm_eagle_ext
 from vllm_eagle_ext import compat, plugin
-from vllm_eagle_ext.drafter_classes import drafters
+from vllm_eagle_ext.families.drafter_classes import drafters
 
 pytestmark = pytest.mark.promise("the package costs a process without a draft next to nothing")
 
@@ -42,7 +42,7 @@ def test_register_loads_no_vllm_module_beyond_the_registry():
     )
     loaded = modules_loaded_by(code)
     assert [name for name in loaded if name.split(".")[0] in ("vllm", "torch", "transformers")] == []
-    assert not any(name.startswith("vllm_eagle_ext.drafters") for name in loaded)
+    assert not any(name.startswith("vllm_eagle_ext.families.parts") for name in loaded)
 
 
 def test_register_twice_registers_and_wraps_once():
@@ -104,7 +104,7 @@ def test_names_that_vllm_does_not_know_lead_to_classes():
 def test_the_plugin_loads_no_rules_of_checkpoints():
     """Every process of vLLM imports it, also those that serve no draft."""
     code = "import vllm_eagle_ext.plugin, sys; print(*(m for m in sys.modules if m in {%s}))"
-    heavy = ("vllm", "torch", "pydantic", "vllm_eagle_ext.checkpoint", "vllm_eagle_ext.preflight")
+    heavy = ("vllm", "torch", "pydantic", "vllm_eagle_ext.draft", "vllm_eagle_ext.start")
     result = subprocess.run(
         [sys.executable, "-c", code % ", ".join(map(repr, heavy))],
         capture_output=True,

@@ -13,15 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
-from vllm_eagle_ext.checkpoint.findings import Problem
-from vllm_eagle_ext.checkpoint.sources import FolderSource, read_exactly
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli.terminal import console
+from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.sources import FolderSource, read_exactly
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.options import parse_options
-from vllm_eagle_ext.preflight.serve import usual_k
 from vllm_eagle_ext.printable import printable, shell_line, shown
+from vllm_eagle_ext.start.serve import usual_k
 
 FORGED = "Would be served. Start it with:"
 # Clears the screen and hides what follows, begins a line, goes back in one, turns the direction of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.stepping import Stepper, engine_config, make_scheduler, request
-from vllm_eagle_ext.engine_rules.speculative import SCHEDULER
+from vllm_eagle_ext.start.rules.speculative import SCHEDULER
 
 K = 4
 

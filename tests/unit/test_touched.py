@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import ROOT, has_gpu
-from vllm_eagle_ext.checkpoint.registry import published
+from vllm_eagle_ext.draft.registry import published
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.touched import ELSEWHERE, printed, replacements
+from vllm_eagle_ext.start.touched import ELSEWHERE, printed, replacements
 
 MODELS = "vllm.model_executor.models.registry:ModelRegistry.models"
 INSTALLED = {place: said for place, said in replacements().items() if place.startswith("compat.")}
@@ -92,7 +92,7 @@ def test_each_replacement_says_why_and_until_when(place, docstring):
 def test_all_can_be_printed_without_vllm():
     probe = (
         "import sys; sys.modules['vllm'] = sys.modules['torch'] = None\n"
-        "import runpy; runpy.run_module('vllm_eagle_ext.touched', run_name='__main__')"
+        "import runpy; runpy.run_module('vllm_eagle_ext.start.touched', run_name='__main__')"
     )
     shown = subprocess.run(
         [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True

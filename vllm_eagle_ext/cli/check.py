@@ -19,9 +19,9 @@ from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.printable import shown
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint.draft_files import OnValues
-    from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult
-    from vllm_eagle_ext.preflight.dry import Answer, Final
+    from vllm_eagle_ext.draft.draft_files import OnValues
+    from vllm_eagle_ext.start.check import CheckRequest, CheckResult
+    from vllm_eagle_ext.start.dry import Answer, Final
 
 _Length = Annotated[
     int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
@@ -94,8 +94,8 @@ def check(
     be told. It exits with 3 if the files allow the draft, and the engine was not asked.
     """
     from vllm_eagle_ext.cli.check_output import print_files
-    from vllm_eagle_ext.preflight.check import CheckRequest
-    from vllm_eagle_ext.preflight.dry import Answer, Final, refuse_named_twice
+    from vllm_eagle_ext.start.check import CheckRequest
+    from vllm_eagle_ext.start.dry import Answer, Final, refuse_named_twice
 
     # What was typed becomes a request.
     ours = json_object(eagle_ext, "--eagle-ext")
@@ -136,7 +136,7 @@ def _end(final: Final, *, everything: bool, as_json: bool) -> NoReturn:
 def _ask(result: CheckResult, words: list[str]) -> Answer:
     from rich.console import Console
 
-    from vllm_eagle_ext.preflight.dry import ask_engine
+    from vllm_eagle_ext.start.dry import ask_engine
 
     progress = Console(stderr=True)
     if not progress.is_terminal:
@@ -146,7 +146,7 @@ def _ask(result: CheckResult, words: list[str]) -> Answer:
 
 
 def _run(request: CheckRequest, *, weights: bool) -> CheckResult:
-    from vllm_eagle_ext.preflight.check import run_check
+    from vllm_eagle_ext.start.check import run_check
 
     if not weights:
         return run_check(request)
@@ -175,9 +175,9 @@ def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints
 
     Exits with 0, and with 2 if no rule has the name.
     """
-    from vllm_eagle_ext.checkpoint.registry import families
-    from vllm_eagle_ext.checkpoint.rules import every_rule, rules_for
-    from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
+    from vllm_eagle_ext.draft.registry import families
+    from vllm_eagle_ext.draft.rules import every_rule, rules_for
+    from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
 
     rules = {each.name: each for each in (*every_rule(), *ENGINE_RULES, *UNTESTED_RULES)}
     if name not in rules:
@@ -211,9 +211,9 @@ def convert(
     Exits with 0 if vLLM serves the draft or its copy, and with 1 if it cannot. Exits with 2 if the draft
     cannot be read or OUT cannot be written.
     """
-    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
-    from vllm_eagle_ext.preflight.convert import convert as plan
-    from vllm_eagle_ext.preflight.convert import require_new_folder, start_command, write
+    from vllm_eagle_ext.start.check import CheckRequest, run_check
+    from vllm_eagle_ext.start.convert import convert as plan
+    from vllm_eagle_ext.start.convert import require_new_folder, start_command, write
 
     out_console = console()
     # Read the draft, and find out what its copy must state.

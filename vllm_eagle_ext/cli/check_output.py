@@ -17,9 +17,9 @@ from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.printable import bounded, shown
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint import DraftSpec, Finding
-    from vllm_eagle_ext.preflight.check import CheckResult
-    from vllm_eagle_ext.preflight.dry import Final
+    from vllm_eagle_ext.draft import DraftSpec, Finding
+    from vllm_eagle_ext.start.check import CheckResult
+    from vllm_eagle_ext.start.dry import Final
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
 
@@ -50,7 +50,7 @@ def _plain_json(value: Any) -> Any:
 
 def _parts(final: Final) -> dict[str, Any]:
     """Give the parts; `spec` is null for a draft that is passed through or cannot be made out."""
-    from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
+    from vllm_eagle_ext.start.serve import download_line, not_looked_at, serve_command
 
     result, answer = final.files, final.answer
     inspection = result.inspection
@@ -163,7 +163,7 @@ def _print_finding(finding: Finding, console: Console) -> None:
 
 
 def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
-    from vllm_eagle_ext.checkpoint.consequences import consequences
+    from vllm_eagle_ext.draft.consequences import consequences
 
     result = final.files
     may_be_meant = result.request.platform == "auto" and result.platform != "cuda"
@@ -184,7 +184,7 @@ def _asked(final: Final) -> str:
     said = f"Checked for {result.platform}: {result.platform_why}."
     if not answer.is_asked:
         return f"{said} The draft's files were checked; the engine was not asked: {answer.why}."
-    from vllm_eagle_ext.preflight.described import DEVICES
+    from vllm_eagle_ext.start.described import DEVICES
     from vllm_eagle_ext.version import installed_vllm
 
     device = f" for a described {DEVICES[answer.device].name}" if answer.device else ""
@@ -193,8 +193,8 @@ def _asked(final: Final) -> str:
 
 
 def _print_command(final: Final, console: Console) -> None:
-    from vllm_eagle_ext.preflight.convert import way_out
-    from vllm_eagle_ext.preflight.serve import download_line, not_looked_at, serve_command
+    from vllm_eagle_ext.start.convert import way_out
+    from vllm_eagle_ext.start.serve import download_line, not_looked_at, serve_command
 
     result, answer = final.files, final.answer
     if result.inspection.spec is None:

@@ -13,7 +13,7 @@ from vllm_eagle_ext.cli.terminal import MOST, console, fail, numbers
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint.attention import WindowOption
+    from vllm_eagle_ext.draft.attention import WindowOption
 
 
 def _count(*names: str, least: int = 1, about: str) -> Any:

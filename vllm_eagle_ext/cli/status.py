@@ -11,11 +11,11 @@ from importlib.util import find_spec
 
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
-from vllm_eagle_ext.device import loaded_kernels
-from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.log import NAME as LOGGED
-from vllm_eagle_ext.preflight.ask import usual_runner
+from vllm_eagle_ext.memory.device import loaded_kernels
 from vllm_eagle_ext.releases import how_tested, is_tested
+from vllm_eagle_ext.start.ask import usual_runner
+from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"

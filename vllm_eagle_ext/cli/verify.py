@@ -115,7 +115,7 @@ def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
 def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
     from vllm_eagle_ext.measure.verify.readings import measure, require_open
     from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_answer
-    from vllm_eagle_ext.preflight.check import run_check
+    from vllm_eagle_ext.start.check import run_check
 
     checked = run_check(request.check)
     require_open(question, checked.inspection, request)

@@ -19,9 +19,9 @@ from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, r
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint import Case
+    from vllm_eagle_ext.draft import Case
     from vllm_eagle_ext.measure.vocabulary import Coverage
-    from vllm_eagle_ext.preflight.check import CheckResult
+    from vllm_eagle_ext.start.check import CheckResult
 
 _Texts = Annotated[
     Path | None,
@@ -78,7 +78,7 @@ def vocabulary(
     from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.outputs import write_whole
     from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
-    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+    from vllm_eagle_ext.start.check import CheckRequest, run_check
 
     if os.path.lexists(out) and not force:
         fail(f"--out cannot be written: {out} exists, and only --force replaces it", as_json=as_json)
@@ -156,7 +156,7 @@ def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
     Raises:
         OptionsError: it is not, or has too few rows.
     """
-    from vllm_eagle_ext.engine_rules.draft_vocabulary import obstacles
+    from vllm_eagle_ext.start.rules.draft_vocabulary import obstacles
 
     case, reasons = checked.inspection.case, ["a draft that `vllm-eagle check` understands"]
     if case is not None:

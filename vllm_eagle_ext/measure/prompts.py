@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.headers import parse_json
+from vllm_eagle_ext.draft.headers import parse_json
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.tokenizer import SWITCHES, Tokenizer
 from vllm_eagle_ext.printable import printable

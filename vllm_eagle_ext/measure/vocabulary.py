@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import with_memory

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.rope_config import read_rope, rope_block, rope_problems
-from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.draft.rope_config import read_rope, rope_block, rope_problems
+from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.state_blocks import record_width
 

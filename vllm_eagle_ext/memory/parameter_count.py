@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.target_facts import text_config
+from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.geometry import head_dim, is_hybrid, layer_kinds, model_bytes, size
 

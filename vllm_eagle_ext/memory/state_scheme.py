@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from vllm_eagle_ext.checkpoint.findings import Problem
-from vllm_eagle_ext.device import Device
+from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.memory.device import Device
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme, StateBlocks, state_blocks
 
 HybridState = Literal["auto", "replay", "per_token"]  # the option

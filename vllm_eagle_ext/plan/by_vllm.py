@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Severity
+from vllm_eagle_ext.draft import Severity
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.plan.draft import refusal
 from vllm_eagle_ext.plan.model_files import open_model, size_of
 from vllm_eagle_ext.plan.request import GIB, Memory, PlanRequest, read_memory
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
-from vllm_eagle_ext.preflight.dry import ask_engine
 from vllm_eagle_ext.printable import printable
+from vllm_eagle_ext.start.check import CheckRequest, run_check
+from vllm_eagle_ext.start.dry import ask_engine
 
 _PLATFORMS = {None: "cuda", "sm_90": "cuda:h100", "sm_100": "cuda:b200"}
 _LEFT_OUT = "- Left out: what loading makes of weights. Backends are by the packages installed here."

@@ -8,18 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.attention import LayerAttention, asked_window, read_heads, with_window
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, flatten, format_of, parse_config
-from vllm_eagle_ext.checkpoint.draft_files import read_draft_files
-from vllm_eagle_ext.checkpoint.findings import Problem
-from vllm_eagle_ext.checkpoint.read_spec import family_of, own_depth, trained_length
-from vllm_eagle_ext.checkpoint.registry import drafter_of
-from vllm_eagle_ext.checkpoint.rope_config import read_rope
-from vllm_eagle_ext.checkpoint.rules.layers import too_narrow, window_problems
-from vllm_eagle_ext.checkpoint.target_facts import text_config
-from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
-from vllm_eagle_ext.drafter_classes import Drafter
+from vllm_eagle_ext.draft.attention import LayerAttention, asked_window, read_heads, with_window
+from vllm_eagle_ext.draft.draft_config import DraftConfig, flatten, format_of, parse_config
+from vllm_eagle_ext.draft.draft_files import read_draft_files
+from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.read_spec import family_of, own_depth, trained_length
+from vllm_eagle_ext.draft.registry import drafter_of
+from vllm_eagle_ext.draft.rope_config import read_rope
+from vllm_eagle_ext.draft.rules.layers import too_narrow, window_problems
+from vllm_eagle_ext.draft.target_facts import text_config
+from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.errors import EagleExtError, OptionsError, UnsupportedDraftError
+from vllm_eagle_ext.families.drafter_classes import Drafter
 from vllm_eagle_ext.memory.geometry import Attention, rope_table, rope_table_bytes
 from vllm_eagle_ext.memory.parameter_count import HeadRead, head_read
 from vllm_eagle_ext.plan.model_files import Model, open_model, size_of

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.draft_files import (
+from vllm_eagle_ext.draft.draft_files import (
     JSON_LIMIT,
     read_header,
     read_json,
     refuse_disguised,
     without_config,
 )
-from vllm_eagle_ext.checkpoint.headers import LargeHeaderError
-from vllm_eagle_ext.checkpoint.sources import FolderSource, Source, open_source
+from vllm_eagle_ext.draft.headers import LargeHeaderError
+from vllm_eagle_ext.draft.sources import FolderSource, Source, open_source
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import estimate_weights
 from vllm_eagle_ext.plan.request import GIB

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_eagle_ext.checkpoint.draft_config import published_architecture
-from vllm_eagle_ext.checkpoint.target_facts import read_named_target, refuse_a_draft
-from vllm_eagle_ext.device import Device
+from vllm_eagle_ext.draft.draft_config import published_architecture
+from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
+from vllm_eagle_ext.memory.device import Device
 from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
 from vllm_eagle_ext.memory.geometry import (
     Attention,

@@ -29,11 +29,11 @@ from vllm.v1.worker.gpu.model_states.recoverssm import RecoverSSMState
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.errors import UnsupportedTargetError
+from vllm_eagle_ext.families.resolved_marker import require_marker
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, record_width
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.replay.metadata import ReplayMetadataBuilder
 from vllm_eagle_ext.replay.self_check.at_start import resolve_kernels
-from vllm_eagle_ext.resolved_marker import require_marker
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner

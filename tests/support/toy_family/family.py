@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tests.support.toy_family.names import DRAFTERS
-from vllm_eagle_ext.checkpoint import registry
-from vllm_eagle_ext.checkpoint.case import Case
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity, rule
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected, KeyEffect
-from vllm_eagle_ext.drafter_classes import drafters
+from vllm_eagle_ext.draft import registry
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.draft_config import DraftConfig
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.spec import DraftSpec, Expected, KeyEffect
+from vllm_eagle_ext.families.drafter_classes import drafters
 from vllm_eagle_ext.families.eagle3.family import NATIVE
 
 SCALE = "feature_scale"

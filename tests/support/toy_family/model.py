@@ -7,7 +7,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
-from vllm_eagle_ext.drafters.resolved import ResolvedDraft
+from vllm_eagle_ext.families.parts.resolved import ResolvedDraft
 
 
 class Eagle3EagleExtToyForCausalLM(ResolvedDraft, Eagle3LlamaForCausalLM):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from vllm_eagle_ext.checkpoint.rules import every_rule
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.engine_rules import ENGINE_RULES, UNTESTED_RULES
+from vllm_eagle_ext.draft.rules import every_rule
+from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
 
 ALL = (*every_rule(), *ENGINE_RULES, *UNTESTED_RULES)
 

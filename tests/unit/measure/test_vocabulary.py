@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from tests.support.draft_vocabularies import native_without_a_head
 from tests.support.engine import TINY
 from tests.unit.cli.output import refusal
-from vllm_eagle_ext.checkpoint.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli import vocabulary as vocabulary_command
+from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure import vocabulary
 from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens

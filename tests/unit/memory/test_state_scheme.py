@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tests.support.described import changed, problems, tiny_config
-from vllm_eagle_ext.checkpoint.findings import Problem, Severity
-from vllm_eagle_ext.device import Device
-from vllm_eagle_ext.engine_rules import states
-from vllm_eagle_ext.engine_rules.states import short_rows_are_served, state_can_be_kept
+from vllm_eagle_ext.draft.findings import Problem, Severity
 from vllm_eagle_ext.errors import HybridStateError
+from vllm_eagle_ext.memory.device import Device
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
+from vllm_eagle_ext.start.rules import states
+from vllm_eagle_ext.start.rules.states import short_rows_are_served, state_can_be_kept
 
 FIELDS = {  # of vLLM's config
     "architecture": "model_config__architecture",

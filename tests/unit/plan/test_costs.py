@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.engine import has_gpu
 from tests.unit.plan.inputs import GIB, H200, write_config, write_shard
-from vllm_eagle_ext.checkpoint import headers
+from vllm_eagle_ext.draft import headers
 from vllm_eagle_ext.plan.request import read_memory
 
 REST, H100S = H200[2:], ("-k", "5", "--gpu-mem", "80", "--tp", "8")

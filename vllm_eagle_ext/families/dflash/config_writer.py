@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoConfig, Qwen3Config
 
-from vllm_eagle_ext.checkpoint import Case
+from vllm_eagle_ext.draft import Case
 
 
 class DFlashEagleExtConfig(Qwen3Config):

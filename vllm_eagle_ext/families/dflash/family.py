@@ -3,20 +3,20 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.checkpoint.attention import LayerAttention, sliding_layers
-from vllm_eagle_ext.checkpoint.aux_layers import IdConvention
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
-from vllm_eagle_ext.checkpoint.expected_tensors import (
+from vllm_eagle_ext.draft.attention import LayerAttention, sliding_layers
+from vllm_eagle_ext.draft.aux_layers import IdConvention
+from vllm_eagle_ext.draft.draft_config import DraftConfig, Format
+from vllm_eagle_ext.draft.expected_tensors import (
     around_the_layers,
     fused_qkv,
     in_layer,
     layer_norms,
     mlp,
 )
-from vllm_eagle_ext.checkpoint.layer_ids import OUTPUT_IDS_KEY
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected, Family, KeyEffect
-from vllm_eagle_ext.drafter_classes import Backbone
+from vllm_eagle_ext.draft.layer_ids import OUTPUT_IDS_KEY
+from vllm_eagle_ext.draft.spec import DraftSpec, Expected, Family, KeyEffect
 from vllm_eagle_ext.families.dflash.names import DFLASH_DRAFTER
+from vllm_eagle_ext.families.drafter_classes import Backbone
 
 _PACKAGE = "vllm_eagle_ext.families.dflash"
 

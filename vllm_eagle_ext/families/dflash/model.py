@@ -23,8 +23,8 @@ from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context, is_forward_context_available
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM, DFlashQwen3Model
 
-from vllm_eagle_ext.drafters.after_reload import AfterReload
-from vllm_eagle_ext.drafters.resolved import ResolvedDraft
+from vllm_eagle_ext.families.parts.after_reload import AfterReload
+from vllm_eagle_ext.families.parts.resolved import ResolvedDraft
 
 _FUSED = ("_fused_kv_weight", "_fused_kv_bias", "_k_norm_weights")
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.drafter_classes import QWEN3, Drafter
+from vllm_eagle_ext.families.drafter_classes import QWEN3, Drafter
 
 DFLASH_DRAFTER = Drafter(
     architecture="DFlashEagleExtQwen3ForCausalLM",

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.draft_config import ProposalHeads
+from vllm_eagle_ext.draft import Case
+from vllm_eagle_ext.draft.draft_config import ProposalHeads
 from vllm_eagle_ext.families.dflash.config_writer import write
 
 

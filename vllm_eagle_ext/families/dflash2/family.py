@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig, Format
-from vllm_eagle_ext.checkpoint.rules.proposal_heads import CONFIDENCE
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, Expected
+from vllm_eagle_ext.draft.draft_config import DraftConfig, Format
+from vllm_eagle_ext.draft.rules.proposal_heads import CONFIDENCE
+from vllm_eagle_ext.draft.spec import DraftSpec, Expected
 from vllm_eagle_ext.families.dflash.family import DFLASH
 from vllm_eagle_ext.families.dflash2.names import DFLASH2_DRAFTER, DSPARK_DRAFTER
 

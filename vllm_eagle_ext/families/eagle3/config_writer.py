@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Case
-from vllm_eagle_ext.checkpoint.flags import FLAGS, LAYER_BLOCK
-from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY, vllm_keys
-from vllm_eagle_ext.checkpoint.silent_keys import without_nulls
-from vllm_eagle_ext.checkpoint.stock_gaps import UNKNOWN_ARCHITECTURES
+from vllm_eagle_ext.draft import Case
+from vllm_eagle_ext.draft.flags import FLAGS, LAYER_BLOCK
+from vllm_eagle_ext.draft.layer_ids import IDS_KEY, vllm_keys
+from vllm_eagle_ext.draft.silent_keys import without_nulls
+from vllm_eagle_ext.draft.stock_gaps import UNKNOWN_ARCHITECTURES
 
 _AT_ROOT = ("draft_vocab_size", "target_hidden_size", IDS_KEY, *FLAGS)  # in the speculators format
 _DROPPED = ("architectures", "eagle_config", *_AT_ROOT)  # of the layer's block

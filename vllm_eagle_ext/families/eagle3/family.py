@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vllm_eagle_ext.checkpoint.attention import causal_layers
-from vllm_eagle_ext.checkpoint.aux_layers import IdConvention
-from vllm_eagle_ext.checkpoint.draft_config import DraftConfig
-from vllm_eagle_ext.checkpoint.expected_tensors import (
+from vllm_eagle_ext.draft.attention import causal_layers
+from vllm_eagle_ext.draft.aux_layers import IdConvention
+from vllm_eagle_ext.draft.draft_config import DraftConfig
+from vllm_eagle_ext.draft.expected_tensors import (
     around_the_layers,
     fused_qkv,
     in_layer,
@@ -16,8 +16,8 @@ from vllm_eagle_ext.checkpoint.expected_tensors import (
     layer_norms,
     mlp,
 )
-from vllm_eagle_ext.checkpoint.layer_ids import IDS_KEY
-from vllm_eagle_ext.checkpoint.spec import DraftSpec, Evidence, Expected, Family
+from vllm_eagle_ext.draft.layer_ids import IDS_KEY
+from vllm_eagle_ext.draft.spec import DraftSpec, Evidence, Expected, Family
 from vllm_eagle_ext.families.eagle3.names import (
     DEEPSEEK_DRAFTER,
     LLAMA_DRAFTER,

@@ -25,9 +25,9 @@ from vllm.model_executor.models.deepseek_eagle3 import Eagle3DeepseekV2ForCausal
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 from vllm.model_executor.models.qwen3_eagle3 import Eagle3Qwen3ForCausalLM
 
-from vllm_eagle_ext.drafters.gate_rows import GatePlan, with_gates
-from vllm_eagle_ext.drafters.gated_attention import add_gate
-from vllm_eagle_ext.drafters.resolved import ResolvedDraft
+from vllm_eagle_ext.families.parts.gate_rows import GatePlan, with_gates
+from vllm_eagle_ext.families.parts.gated_attention import add_gate
+from vllm_eagle_ext.families.parts.resolved import ResolvedDraft
 
 
 class GatableDraft(ResolvedDraft):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vllm_eagle_ext.drafter_classes import QWEN3, Backbone, Drafter
+from vllm_eagle_ext.families.drafter_classes import QWEN3, Backbone, Drafter
 
 _PACKAGE = "vllm_eagle_ext.families.eagle3"
 _LLAMA = Backbone(name="llama", model_type="llama", rope_theta=10_000, has_mlp_bias=True)

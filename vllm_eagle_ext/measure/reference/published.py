@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vllm_eagle_ext.checkpoint.spec import DraftSpec
-from vllm_eagle_ext.checkpoint.tensors import COMPUTED
+from vllm_eagle_ext.draft.spec import DraftSpec
+from vllm_eagle_ext.draft.tensors import COMPUTED
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference, PEagleReference
 from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason

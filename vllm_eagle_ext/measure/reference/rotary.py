@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from vllm_eagle_ext.checkpoint.rope_config import rope_block, rope_kind
+from vllm_eagle_ext.draft.rope_config import rope_block, rope_kind
 
 KINDS = ("default", "linear", "llama3", "yarn")
 _ORIGINAL = "original_max_position_embeddings"

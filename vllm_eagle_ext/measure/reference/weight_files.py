@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from vllm_eagle_ext.checkpoint.tensors import canonical_name
+from vllm_eagle_ext.draft.tensors import canonical_name
 
 
 def read_draft_config(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_eagle_ext.checkpoint.sources import (
+from vllm_eagle_ext.draft.sources import (
     find_modelscopes_snapshot,
     open_source,
     takes_modelscopes_names,
@@ -19,10 +19,10 @@ from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable
 from vllm_eagle_ext.plan.request import GIB
-from vllm_eagle_ext.preflight.check import CheckResult, run_check
+from vllm_eagle_ext.start.check import CheckResult, run_check
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.checkpoint import DraftSpec
+    from vllm_eagle_ext.draft import DraftSpec
 
 LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
 # Keywords of LLM() by which an engine reads or computes another target than plain transformers.

@@ -15,17 +15,17 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from vllm_eagle_ext.checkpoint import DraftSpec, Inspection
-from vllm_eagle_ext.checkpoint.attention import GateLayout
+from vllm_eagle_ext.draft import DraftSpec, Inspection
+from vllm_eagle_ext.draft.attention import GateLayout
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
-from vllm_eagle_ext.preflight.serve import as_decided
+from vllm_eagle_ext.start.serve import as_decided
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.measure.verify.run import Stage
-    from vllm_eagle_ext.preflight.check import CheckResult
+    from vllm_eagle_ext.start.check import CheckResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import read_config
-from vllm_eagle_ext.checkpoint.read_spec import tensor_integers
-from vllm_eagle_ext.checkpoint.vocabulary import target_ids
+from vllm_eagle_ext.draft import read_config
+from vllm_eagle_ext.draft.read_spec import tensor_integers
+from vllm_eagle_ext.draft.vocabulary import target_ids
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
 from vllm_eagle_ext.measure.engine.machine import versions, with_memory
@@ -32,8 +32,8 @@ from vllm_eagle_ext.measure.verify.verdicts import (
     judge_preflight,
     not_applicable,
 )
-from vllm_eagle_ext.preflight.check import CheckResult, run_check
-from vllm_eagle_ext.preflight.serve import as_decided
+from vllm_eagle_ext.start.check import CheckResult, run_check
+from vllm_eagle_ext.start.serve import as_decided
 
 GREEDY = "greedy texts"
 _AT_ONCE = 64  # samples

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from vllm_eagle_ext.checkpoint import Severity
-from vllm_eagle_ext.checkpoint.consequences import consequences
+from vllm_eagle_ext.draft import Severity
+from vllm_eagle_ext.draft.consequences import consequences
 from vllm_eagle_ext.errors import sentence
-from vllm_eagle_ext.preflight.check import CheckResult
+from vllm_eagle_ext.start.check import CheckResult
 
 PREFLIGHT = "preflight"
 

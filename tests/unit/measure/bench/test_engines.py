@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUpTune, load, settings_of
-from vllm_eagle_ext.engine_rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.measure.bench.engines import (
     batches,
     engine_arguments,
@@ -16,6 +15,7 @@ from vllm_eagle_ext.measure.bench.engines import (
 )
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Variant
 from vllm_eagle_ext.measure.engine import machine
+from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
 pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
 TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}

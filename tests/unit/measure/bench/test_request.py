@@ -115,7 +115,7 @@ def test_a_schedule_of_a_draft_whose_tokens_are_always_k(tmp_path):
 
 def test_adaptive_verification_is_for_gpus(monkeypatch):
     gpu = ("cuda", "a GPU is assumed")
-    monkeypatch.setattr("vllm_eagle_ext.preflight.check.find_platform", lambda _: gpu)
+    monkeypatch.setattr("vllm_eagle_ext.start.check.find_platform", lambda _: gpu)
     assert resolve(replace(SCHEDULE, adaptive=True))[0].adaptive
 
 

@@ -9,11 +9,11 @@ from benchmarks.gpu_shapes import command, dense_pair, hybrid_pair
 from benchmarks.shapes import dense
 from benchmarks.shapes.dense import LLAMA_8B, random_weights
 from benchmarks.shapes.hybrid import QWEN_27B
-from vllm_eagle_ext.checkpoint import TargetFacts, inspect_draft
-from vllm_eagle_ext.checkpoint.case import DraftRequest
-from vllm_eagle_ext.checkpoint.draft_files import DraftFiles
-from vllm_eagle_ext.checkpoint.headers import TensorHeader
-from vllm_eagle_ext.checkpoint.tensors import canonical_name
+from vllm_eagle_ext.draft import TargetFacts, inspect_draft
+from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.draft_files import DraftFiles
+from vllm_eagle_ext.draft.headers import TensorHeader
+from vllm_eagle_ext.draft.tensors import canonical_name
 
 DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}
 KINDS = {"native": {}, "postnorm": {"post_norm": True}, "gated": {"post_norm": True, "gated": True}}

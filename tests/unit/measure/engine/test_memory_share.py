@@ -12,7 +12,7 @@ from vllm_eagle_ext.measure.engine.machine import Node, folder_bytes, share_of, 
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.run import fitted
-from vllm_eagle_ext.preflight.check import CheckRequest
+from vllm_eagle_ext.start.check import CheckRequest
 
 GIB = 1 << 30
 LARGE = Node(64 * GIB, 60 * GIB)

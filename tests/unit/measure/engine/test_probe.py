@@ -19,7 +19,7 @@ def test_a_stock_worker_gets_nothing_of_the_plugin():
     code = (
         "import sys, vllm_eagle_ext.measure.engine.probe\n"
         "heavy = {'vllm', 'torch', 'vllm_eagle_ext.plugin', 'vllm_eagle_ext.compat',"
-        " 'vllm_eagle_ext.replay', 'vllm_eagle_ext.preflight'}\n"
+        " 'vllm_eagle_ext.replay', 'vllm_eagle_ext.start'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

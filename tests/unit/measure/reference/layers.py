@@ -17,8 +17,8 @@ from transformers.models.llama.modeling_llama import (
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS, LAYERS, VOCAB
 from tests.support.drafts import Draft, inspect
-from vllm_eagle_ext.checkpoint.draft_config import flatten
-from vllm_eagle_ext.checkpoint.tensors import canonical_name
+from vllm_eagle_ext.draft.draft_config import flatten
+from vllm_eagle_ext.draft.tensors import canonical_name
 from vllm_eagle_ext.measure.reference.published import load_reference
 
 

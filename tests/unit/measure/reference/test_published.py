@@ -11,10 +11,10 @@ import torch
 from tests.support.drafts import LAYER, Draft, inspect, valid_draft
 from tests.support.engine import TINY
 from tests.unit.measure.reference.layers import tiny_target
-from vllm_eagle_ext.checkpoint.attention import LayerAttention
-from vllm_eagle_ext.checkpoint.registry import families
-from vllm_eagle_ext.checkpoint.rope_config import Rope
-from vllm_eagle_ext.checkpoint.vocabulary import Vocabulary
+from vllm_eagle_ext.draft.attention import LayerAttention
+from vllm_eagle_ext.draft.registry import families
+from vllm_eagle_ext.draft.rope_config import Rope
+from vllm_eagle_ext.draft.vocabulary import Vocabulary
 from vllm_eagle_ext.families.eagle3.names import QWEN3_DRAFTER
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
@@ -24,7 +24,7 @@ from vllm_eagle_ext.measure.reference.published import (
     unsupported_reason,
 )
 from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}
 

@@ -19,7 +19,7 @@ from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import accepted_length, load_target, residual_stream
 from vllm_eagle_ext.measure.verify import against
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 K, TOKENS = 3, 64
 PROMPTS = [[5, 90 + number, 17, 300, 41] for number in range(4)]

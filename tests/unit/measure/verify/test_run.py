@@ -18,7 +18,7 @@ from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.measure.verify.table import print_verification
 from vllm_eagle_ext.measure.verify.verdicts import Verdict
-from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.promise("`verify` fails a draft that is served wrongly")
 

@@ -1,0 +1,266 @@
+"""Settings, types and names with which a draft is served, or passed through to vLLM."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB
+from tests.support.drafts import inspect, valid_draft
+from tests.unit.draft.rules.broken import names, write_tokenizers
+from tests.unit.draft.rules.changes import key, more
+
+
+@pytest.mark.parametrize("draft", [{"a": 0}, {"a": 0, "b": 1, "mask": 2}])
+def test_tokenizers_that_agree(tmp_path, draft):
+    target = write_tokenizers(tmp_path, draft, {"a": 0, "b": 1})
+    assert inspect(valid_draft("native"), tmp_path, target_folder=target).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        (range(VOCAB), set()),
+        (range(VOCAB + 1), {"narrow_vocabulary_is_padded"}),
+        ((), {"narrow_vocabulary_is_padded"}),  # a tokenizer without tokens tells nothing
+    ],
+)
+def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, found):
+    target = write_tokenizers(tmp_path, {}, {f"t{i}": i for i in ids})
+    rows = {"vocab_size": VOCAB + 2000}
+    inspection = inspect(valid_draft("dflash"), tmp_path, target=rows, target_folder=target)
+    assert names(inspection.findings) == found
+    seen = inspection.case.target
+    assert (seen.vocab_size, seen.rows) == (VOCAB, VOCAB + 2000)
+
+
+@pytest.mark.promise("both are taken on V1, and on V2 as soon as vLLM serves them")
+@pytest.mark.parametrize(
+    ("family", "engine"),
+    [
+        pytest.param("no_aux", {"runner": "v1"}, id="no_aux_on_v1"),
+        pytest.param("no_aux", {"runner": "v2", "v2_needs_aux_states": False}, id="no_aux_on_v2"),
+        pytest.param("p-eagle", {"runner": "v2"}, id="p_eagle_in_series_on_v2"),
+        pytest.param("p-eagle", {"runner": "v1", "parallel_drafting": True}, id="p_eagle_on_v1"),
+        pytest.param("dflash", {"runner": "v1"}, id="one_window_on_v1"),
+        pytest.param("dflash", {"runner": "v2"}, id="one_window_on_v2"),
+        pytest.param("native", {"k": 10, "method": None, "max_model_len": None}, id="nothing_known"),
+    ],
+)
+def test_settings_that_serve(tmp_path, family, engine):
+    assert inspect(valid_draft(family), tmp_path, engine=engine).findings == ()
+
+
+@pytest.mark.parametrize("layers", [None, [], [1], [1, True, 1]])
+def test_rope_in_every_layer(tmp_path, layers):
+    """1 is a layer with rope, in the configs of transformers."""
+    draft = valid_draft("native")
+    draft.config["no_rope_layers"] = layers
+    assert inspect(draft, tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input_embedding_scale", 1.0),
+        ("attention_value_scale", 1.0),
+        ("use_swa", False),
+        ("is_neox_style", True),
+    ],
+)
+def test_keys_of_dflash_that_change_nothing(tmp_path, name, value):
+    draft = valid_draft("native")
+    draft.config.setdefault("eagle_config", {})[name] = value
+    assert "keys_are_computed" not in names(inspect(draft, tmp_path).findings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qkv_bias", "fc_bias", "eagle_config.use_last_layernorm", "routed_scaling_factor", "temperature",
+    ],
+)  # fmt: skip
+def test_keys_of_known_trainers_are_no_unknown_ones(tmp_path, name):
+    """The tensors tell where a draft is of another kind."""
+    draft = valid_draft("native")
+    key(name, 2)(draft)
+    assert "mathematical_keys_are_known" not in names(inspect(draft, tmp_path).findings)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "told"),
+    [
+        ({"rope_type": "dynamic", "alpha": 1000.0}, False),
+        ({"type": "dynamic", "alpha": 1000.0}, False),
+        ({"rope_type": "ntk", "factor": 2.0, "mixed_b": 0.5}, False),
+        ({"rope_type": "longrope", "short_mscale": 1.5}, False),
+        ({"rope_type": "yarn", "factor": 2.0, "alpha": 1000.0}, True),
+        ({"rope_type": "default", "mixed_b": 0.5}, True),
+    ],
+)
+def test_rope_keys_that_vllm_reads(tmp_path, scaling, told):
+    draft = valid_draft("native")
+    draft.config["rope_scaling"] = scaling
+    found = names(inspect(draft, tmp_path).findings)
+    assert ("mathematical_keys_are_known" in found) is told
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [4, 4, 4, 4]},
+        {
+            "rope_type": "dynamic",
+            "alpha": 1000.0,
+            "factor": 1.0,
+            "mrope_section": [4, 4, 4, 4],
+        },  # as transformers has it
+    ],
+)
+def test_a_plain_rope_on_a_target_with_xdrope(tmp_path, scaling):
+    target = {"rope_scaling": scaling}
+    assert inspect(valid_draft("native"), tmp_path, target=target).findings == ()
+    other = target | {"rope_theta": 500000.0}
+    assert names(inspect(valid_draft("native"), tmp_path, target=other).findings) == {
+        "rope_matches_the_target"
+    }
+
+
+GEMMA = {"model_type": "gemma4_text"}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        pytest.param("dflash", [key("dflash_config.input_embedding_scale", 8.0)], id="stated"),
+        pytest.param("dflash", [key("input_embedding_scale", 1.0)], id="stated_as_1"),
+        pytest.param("dspark", [more("embed_tokens.weight", VOCAB, HIDDEN)], id="own_embeddings"),
+        pytest.param("dflash-speculators", [], id="trained_on_the_table"),
+        pytest.param("native", [], id="eagle3"),
+    ],
+)
+def test_embeddings_of_a_target_that_scales_them(tmp_path, family, changes):
+    draft = valid_draft(family)
+    for change in changes:
+        change(draft)
+    assert "embedding_scale_is_stated" not in names(inspect(draft, tmp_path, target=GEMMA).findings)
+
+
+def test_an_unusual_type(tmp_path):
+    draft = valid_draft("native")
+    draft.config["model_type"] = "olmo2"
+    assert inspect(draft, tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "family"),
+    [
+        ("LlamaEagle3DraftModel", "native"),  # NeMo AutoModel
+        ("Eagle3MiniMaxM2ForCausalLM", "native"),  # vLLM's class under other names
+        ("Eagle3Qwen2_5vlForCausalLM", "native"),
+        ("Eagle3Qwen3vlForCausalLM", "native"),
+        ("LlamaEagle3DraftModel", "post-norm"),
+        ("LlamaEagle3DraftModel", "p-eagle"),
+        ("LlamaEagle3DraftModel", "mla"),
+        ("GptOssEagle3DraftModel", "native"),
+        ("DeepseekV3Eagle3DraftModel", "mla"),
+        ("Qwen3DFlashDraftModel", "dflash"),
+        ("Qwen3DFlash2DraftModel", "dflash2"),
+        ("CosyVoice3Eagle3LlamaForCausalLM", "native"),  # AngelSlim
+        ("QwenDFlashDraftModel", "dflash"),
+        ("Qwen3Eagle3Model", "qwen3"),  # DeepSpec
+        ("PeagleLlamaForCausalLM", "p-eagle"),  # vLLM's readers of speculators
+    ],
+)
+def test_names_of_trainers(tmp_path, architecture, family):
+    plain = inspect(valid_draft(family), tmp_path / "plain", engine={"runner": "v2"})
+    draft = valid_draft(family)
+    draft.config["architectures"] = [architecture]
+    named = inspect(draft, tmp_path / "named", engine={"runner": "v2"})
+    assert named.errors == plain.errors
+    assert (named.spec.family, named.spec.drafter) == (plain.spec.family, plain.spec.drafter)
+
+
+def test_the_targets_depth_is_no_depth_of_a_draft(tmp_path):
+    """NeMo AutoModel writes the target's config, also of more layers than any draft has."""
+    draft = valid_draft("native")
+    draft.config |= {
+        "num_hidden_layers": 80, "layer_types": ["sliding_attention"] * 80, "sliding_window": 8,
+    }  # fmt: skip
+    inspection = inspect(draft, tmp_path, target={"num_hidden_layers": 80})
+    assert names(inspection.findings) == {"depth_is_the_drafts_own"}
+    assert inspection.spec.num_layers == 1
+    assert [layer.window for layer in inspection.spec.layers] == [None]
+
+
+def test_the_targets_depth_is_read_as_a_whole_number_only(tmp_path):
+    draft = valid_draft("native")
+    draft.config["num_hidden_layers"] = float(LAYERS)
+    (found,) = inspect(draft, tmp_path).errors
+    assert f'write "num_hidden_layers": {LAYERS}' in found.problem.remedy
+
+
+def test_a_parallel_draft_of_the_targets_depth_lacks_layers(tmp_path):
+    draft = valid_draft("p-eagle")
+    draft.config["num_hidden_layers"] = LAYERS
+    assert "tensors_are_complete" in names(inspect(draft, tmp_path).errors)
+
+
+_NEW = "Eagle3NewForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "engine"),
+    [
+        pytest.param("K3DSparkModel", {}, id="known_to_us"),
+        pytest.param(_NEW, {"registered": frozenset({_NEW})}, id="known_to_this_vllm"),
+        pytest.param("NewForCausalLM", {"registered": frozenset({_NEW})}, id="renamed_by_vllm"),
+    ],
+)
+def test_passed_through(tmp_path, architecture, engine):
+    draft = valid_draft("native")
+    draft.config["architectures"] = [architecture]
+    assert inspect(draft, tmp_path, engine=engine).is_passed_through
+
+
+def test_another_method_leaves_it_to_vllm(tmp_path):
+    """A plain model as a draft model."""
+    draft = valid_draft("native")
+    draft.config["architectures"] = ["LlamaForCausalLM"]
+    inspection = inspect(draft, tmp_path, engine={"method": "draft_model"})
+    assert inspection.is_passed_through
+    assert not inspection.findings
+
+
+def test_a_refused_draft_is_not_passed_through_to_vllm(tmp_path):
+    inspection = inspect(valid_draft("native"), tmp_path, engine={"method": "eagle"})
+    assert inspection.errors
+    assert not inspection.is_passed_through
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param("residual_multiplier", 1.0, id="neutral_factor"),
+        pytest.param("query_pre_attn_scalar", 32, id="the_size_of_a_head"),
+        pytest.param("attn_logit_softcapping", None, id="no_cap"),
+        pytest.param("some_scale", 1, id="unknown_but_neutral"),
+        pytest.param("pretraining_tp", 2, id="of_no_account"),
+    ],
+)
+def test_keys_that_change_nothing(tmp_path, key, value):
+    draft = valid_draft("native")
+    draft.config[key] = value
+    inspection = inspect(draft, tmp_path)
+    assert not inspection.errors
+    assert not inspection.warnings
+
+
+def test_a_pard_draft_is_told_how_vllm_serves_it(tmp_path):
+    """It is a plain model, which drafts in parallel by masks."""
+    draft = valid_draft("p-eagle")
+    draft.config |= {"architectures": ["LlamaForCausalLM"], "pard_token": 7}
+    gone = ("mask_hidden", "fc.weight", "hidden_norm.weight")
+    draft.tensors = {name: one for name, one in draft.tensors.items() if not name.endswith(gone)}
+    inspection = inspect(draft, tmp_path)
+    (cause,) = [f for f in inspection.causes if f.rule == "draft_is_no_plain_model"]
+    assert '"method": "draft_model"' in cause.problem.remedy

@@ -1,0 +1,241 @@
+"""Rotary positions: every spelling, and the length that a draft was trained for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
+
+from tests.support.drafts import inspect, valid_draft
+from vllm_eagle_ext.draft.rope_config import Rope, read_rope, rope_problems
+
+
+def yarn(key: str) -> dict[str, Any]:
+    return {key: "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("config", "rope"),
+    [
+        pytest.param({"rope_theta": 5e4}, Rope(5e4), id="theta"),
+        pytest.param({"rope_theta": 5e4, "rope_scaling": None}, Rope(5e4), id="no_scaling"),
+        pytest.param({"rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="parameters"),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}},
+            Rope(5e4),
+            id="parameters_with_type",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="in_both"
+        ),
+        pytest.param(
+            {"rope_theta": None, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="null_theta"
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_scaling": yarn("type")},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_type",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "rope_scaling": yarn("rope_type")},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_rope_type",
+        ),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 5e4, **yarn("rope_type")}},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="yarn_parameters",
+        ),
+        pytest.param(
+            {"rope_theta": 5e4, "partial_rotary_factor": 0.5}, Rope(5e4, partial=0.5), id="partial"
+        ),
+        pytest.param(
+            {"rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5}},
+            Rope(5e4, partial=0.5),
+            id="partial_parameters",
+        ),
+        pytest.param(
+            {
+                "partial_rotary_factor": None,
+                "rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5},
+            },
+            Rope(5e4, partial=0.5),
+            id="null_partial",
+        ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "rope_scaling": yarn("type"),
+                "rope_parameters": yarn("type") | {"factor": 2.0},
+            },
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="rope_scaling_wins",
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": {"rope_theta": 5e4}},
+            Rope(None, "yarn", 4.0, 8192),
+            id="rope_scaling_replaces_all",
+        ),
+        pytest.param(
+            {"rope_scaling": {}, "rope_parameters": yarn("type") | {"rope_theta": 5e4}},
+            Rope(5e4, "yarn", 4.0, 8192),
+            id="empty_scaling",
+        ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "partial_rotary_factor": 0.5,
+                "rope_parameters": {"partial_rotary_factor": 0.25},
+            },
+            Rope(5e4, partial=0.25),
+            id="partial_of_the_block",
+        ),
+        pytest.param(
+            {
+                "rope_theta": 5e4,
+                "rope_scaling": {"type": "mrope", "mrope_section": [4, 4, 8]},
+                "rope_parameters": {"rope_type": "default"},
+            },
+            Rope(5e4, "mrope"),
+            id="older_name",
+        ),
+        pytest.param({"rope_scaling": None}, Rope(None), id="nothing"),
+        pytest.param(
+            {"rope_parameters": {"full_attention": {"rope_theta": 5e4}}},
+            Rope(None),
+            id="per_layer_type",
+        ),
+    ],
+)
+def test_rope_spellings(config, rope):
+    assert rope_problems(config) == []
+    assert read_rope(config) == rope
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({"rope_scaling": yarn("type")}, id="scaling"),
+        pytest.param(
+            {"rope_parameters": yarn("rope_type") | {"partial_rotary_factor": 0.25}}, id="parts"
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": yarn("type") | {"factor": 2.0}}, id="both"
+        ),
+        pytest.param({"rope_scaling": {}, "rope_parameters": yarn("rope_type")}, id="empty_scaling"),
+    ],
+)
+def test_rope_is_that_of_transformers(config):
+    config = {"rope_theta": 5e4, "partial_rotary_factor": 0.5, **config}
+    found = LlamaConfig.from_dict(copy.deepcopy(config)).rope_parameters
+    mine = read_rope(config)
+    assert (mine.theta, mine.kind, mine.factor) == (
+        found["rope_theta"],
+        found["rope_type"],
+        found["factor"],
+    )
+    assert mine.partial == found["partial_rotary_factor"]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        pytest.param({"rope_theta": "1e6"}, "rope_theta", id="text"),
+        pytest.param({"rope_theta": True}, "rope_theta", id="truth"),
+        pytest.param({"rope_theta": float("inf")}, "rope_theta", id="infinite"),
+        pytest.param({"rope_parameters": [1]}, "rope_parameters", id="no_object"),
+        pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="factor"),
+        pytest.param({"partial_rotary_factor": 0}, "partial_rotary_factor", id="partial"),
+        pytest.param(
+            {"rope_scaling": yarn("type"), "rope_parameters": {"rope_type": "default"}},
+            "rope_type of rope_scaling and rope_parameters",
+            id="two_kinds",
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type") | {"rope_type": "linear"}},
+            "rope_type and type of rope_scaling",
+            id="two_names",
+        ),
+        pytest.param({"partial_rotary_factor": 1.5}, "partial_rotary_factor", id="more_than_all"),
+        pytest.param({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor", id="no_factor"),
+        pytest.param(
+            {"rope_parameters": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 1}},
+            "rope_parameters.high_freq_factor",
+            id="no_frequency",
+        ),
+        pytest.param(
+            {"rope_scaling": yarn("type") | {"beta_fast": "32"}}, "rope_scaling.beta_fast", id="text"
+        ),
+        pytest.param({"rope_scaling": yarn("type") | {"mscale": []}}, "rope_scaling.mscale", id="list"),
+        pytest.param(
+            {"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": ["1"]}},
+            "rope_scaling.long_factor",
+            id="list_of_texts",
+        ),
+        pytest.param(
+            {"rope_scaling": {"type": "mrope"}}, "rope_scaling.mrope_section", id="no_sections"
+        ),
+        pytest.param(
+            {"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention", id="of_a_type"
+        ),
+    ],
+)
+def test_rope_problems(config, words):
+    (problem,) = rope_problems(config)
+    assert words in problem.field
+
+
+def test_rope_in_words():
+    assert str(Rope(None)) == "theta not stated"
+    assert str(Rope(1e6, "yarn", 4.0, 8192, 0.5)) == (
+        "theta 1e+06, yarn x4, from 8192 positions, 0.5 of each head"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "length"),
+    [
+        pytest.param(None, 512, id="max_position_embeddings"),
+        pytest.param(yarn("type") | {"original_max_position_embeddings": 64}, 64, id="stretched"),
+    ],
+)
+def test_trained_length(spec_of, scaling, length):
+    draft = valid_draft("native")
+    draft.config["rope_scaling"] = scaling
+    assert spec_of(draft).trained_length == length
+
+
+@pytest.mark.parametrize(
+    ("rows", "differs"),
+    [
+        pytest.param(2**22, {}, id="four_million"),
+        pytest.param(2**24, {"target": {"max_position_embeddings": 2**24}}, id="a_longer_target"),
+        pytest.param(2**24, {"engine": {"max_model_len": 2**24}}, id="longer_texts"),
+    ],
+)
+def test_a_table_that_texts_can_need_is_reserved(tmp_path, rows, differs):
+    """Each allows no row more."""
+    draft = valid_draft("native")
+    for positions, fires in ((rows, False), (rows + 1, True)):
+        draft.config["max_position_embeddings"] = positions
+        found = inspect(draft, tmp_path, **differs).findings
+        assert ("rope_table_is_bounded" in {finding.rule for finding in found}) is fires
+
+
+@pytest.mark.parametrize("kind", ["yarn", "deepseek_yarn", "linear", "llama3", "default"])
+def test_rows_cover_vllms_table(kind):
+    """Without the largest of these numbers a table of more rows than foreseen would be reserved."""
+    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
+    rope |= {"original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    with set_current_vllm_config(VllmConfig()):
+        built = get_rope(8, 256, rope_parameters=rope, dtype=torch.float32)
+    caches = [value for name, value in built.named_buffers() if "cos_sin" in name]
+    foreseen = read_rope({"rope_scaling": rope}).rows(256)
+    assert caches
+    assert max(map(len, caches)) <= sum(foreseen.values())
+    assert max(foreseen.values()) <= max(map(len, caches))

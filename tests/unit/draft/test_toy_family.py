@@ -1,0 +1,107 @@
+"""A family that is added as CONTRIBUTING's recipe says: everything derives from its record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pkgutil import resolve_name
+
+import pytest
+import torch
+
+from tests.drafts_page import architectures
+from tests.support.checkpoints import HIDDEN
+from tests.support.drafts import inspect, valid_draft
+from tests.support.toy_family.family import SCALE, TOY, registered
+from vllm_eagle_ext import plugin
+from vllm_eagle_ext.draft import registry
+from vllm_eagle_ext.draft.rules import every_rule
+
+(DRAFTER,) = TOY.drafters
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    with registered():
+        yield
+
+
+@pytest.fixture
+def draft():
+    draft = valid_draft("native")
+    draft.config |= {"architectures": ["Eagle3ToyForCausalLM"], SCALE: 0.5}
+    draft.tensors["feature_norm.weight"] = torch.ones(HIDDEN)
+    return draft
+
+
+def test_a_valid_draft_is_found(draft, tmp_path):
+    inspection = inspect(draft, tmp_path)
+    assert inspection.findings == ()
+    spec = inspection.spec
+    assert (spec.family, spec.title, spec.drafter) == (TOY, "toy EAGLE-3", DRAFTER)
+    assert spec.aux_layers.layer_ids == (2, 3, 4)
+    assert inspection.case is not None
+    table = inspection.case.expected
+    assert table["feature_norm.weight"].shape == (HIDDEN,)
+
+
+@pytest.mark.parametrize("value", [None, -1.0])
+def test_its_rule_refuses(draft, tmp_path, value):
+    draft.config[SCALE] = value
+    (error,) = inspect(draft, tmp_path).errors
+    assert error.rule == "feature_scale_is_positive"
+    assert error.rule in {rule.name for rule in every_rule()}  # which rows and broken drafts follow
+    problem = error.problem
+    assert problem.field == f"{SCALE} of the draft's config.json"
+    assert (problem.value, problem.allowed) == (value, "a number above 0")
+    assert "published with the draft" in problem.remedy
+
+
+def test_its_tensors_are_asked_for(draft, tmp_path):
+    del draft.tensors["feature_norm.weight"]
+    (error,) = inspect(draft, tmp_path).errors
+    assert error.rule == "tensors_are_complete"
+    assert "feature_norm.weight" in str(error.problem)
+
+
+def test_the_rules_of_its_parent_hold(draft, tmp_path):
+    draft.config["is_causal"] = False
+    assert [error.rule for error in inspect(draft, tmp_path).errors] == ["eagle3_is_causal"]
+
+
+def test_its_key_is_refused_elsewhere(tmp_path):
+    draft = valid_draft("native")
+    draft.config[SCALE] = 0.5
+    (error,) = inspect(draft, tmp_path).errors
+    assert (error.rule, error.problem.value) == ("keys_are_computed", 0.5)
+
+
+def test_its_class_is_registered(monkeypatch):
+    from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
+    plugin._register_models()
+    assert DRAFTER.architecture in ModelRegistry.get_supported_archs()
+    found = resolve_name(plugin.registered_drafters()[DRAFTER.architecture])
+    assert issubclass(found, Eagle3LlamaForCausalLM)
+
+
+def test_reading_its_record_imports_no_model():
+    code = (
+        "import sys, tests.support.toy_family.family as toy\n"
+        "assert toy.TOY.drafters\n"
+        "assert not {'torch', 'vllm', 'tests.support.toy_family.model'} & {*sys.modules}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_its_row_is_in_the_documents():
+    (row,) = (row for row in architectures() if DRAFTER.architecture in row)
+    assert "|toy EAGLE-3|`eagle3`|`Eagle3ToyForCausalLM`|" in row
+
+
+def test_a_name_is_taken_once():
+    with pytest.raises(ValueError, match="another drafter family is called 'toy'"):
+        registry.register_families(replace(TOY, title="another"))

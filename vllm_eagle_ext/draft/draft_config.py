@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A draft's config.json as typed values, published and speculators format alike.
+
+Sources of the formats: SafeAILab/EAGLE and SpecForge (keys at top level and in `eagle_config`), z-lab
+DFlash (`dflash_config`), vllm-project/speculators (`transformer_layer_config`, keys at the root).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.quantisation_config import normalised
+from vllm_eagle_ext.draft.silent_keys import (
+    OF_THE_CLASS,
+    edit,
+    mistaken,
+    nameless,
+    without_nulls,
+)
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("an even number: rope rotates channels in pairs")
+    return value
+
+
+Format = Literal["published", "speculators"]
+Count = Annotated[int, Field(gt=0, lt=2**31)]
+Even = Annotated[Count, AfterValidator(_even)]
+Positive = Annotated[float, Field(gt=0)]
+TokenId = int
+MOST_LAYERS = 64  # a draft with more would cost more than it saves
+# Of a list of any length, one problem is enough.
+LayerTypes = Annotated[
+    list[Literal["full_attention", "sliding_attention"]], Field(max_length=MOST_LAYERS, fail_fast=True)
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ProposalMethod(_Strict):
+    speculative_tokens: Count | None = Field(default=None, description="tokens that training unrolled")
+
+
+class SpeculatorsBlock(_Strict):
+    proposal_methods: Annotated[list[ProposalMethod], Field(fail_fast=True)] = []
+
+
+class NestedConfig(_Strict):
+    """`eagle_config`: keys that also occur at top level."""
+
+    use_aux_hidden_state: bool | None = Field(
+        default=None, description="false: no fc, the last state is read"
+    )
+    fc_norm: bool | None = Field(default=None, description="one RMSNorm per aux layer before fc")
+    use_aux_norm: bool | None = Field(default=None, description="another name of fc_norm")
+    norm_output: bool | None = Field(default=None, description="the normalised hidden state is fed back")
+    norm_before_fc: bool | None = Field(
+        default=None, description="one RMSNorm over all aux layers before fc"
+    )
+    norm_before_residual: bool | None = Field(
+        default=None, description="the residual starts from the normalised feature"
+    )
+    gate_layout: Literal["interleaved", "concat"] | None = Field(
+        default=None, description="of a gated q_proj: query and gate head by head, or all queries first"
+    )
+
+
+class ProposalHeads(_Strict):
+    """What corrects the logits of a block: keys at top level, in `dflash_config`, in `dspark_config`."""
+
+    conv_kernel_size: Count | None = Field(default=None, description="DFlash2: taps of a convolution")
+    conv_group_size: Count | None = Field(default=None, description="DFlash2: channels of a group")
+    selector_rank: Count | None = Field(default=None, description="DFlash2: width of the codebooks")
+    selector_top_k: Count | None = Field(default=None, description="DFlash2: candidates per position")
+    output_multiplier: Positive | None = Field(default=None, description="DFlash2: factor of the logits")
+    final_logit_softcapping: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="DFlash2: bound of the logits; 0: none"
+    )
+    markov_rank: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="DSpark: width of the Markov head; 0: none"
+    )
+    markov_head_type: str | None = Field(default=None, description="DSpark: null is vanilla")
+    enable_confidence_head: bool | None = Field(
+        default=None, description="DSpark: estimates the acceptance of each token"
+    )
+    confidence_head_with_markov: bool | None = Field(
+        default=None, description="DSpark: that head reads the Markov embedding too"
+    )
+    projector_type: str | None = Field(default=None, description="SpecForge: the kind of second head")
+
+
+class DFlashConfig(ProposalHeads):
+    """`dflash_config`: keys of drafts that fill in a block; most also occur at top level."""
+
+    block_size: Count | None = Field(default=None, description="positions, of which the first is given")
+    mask_token_id: TokenId | None = Field(
+        default=None, description="stands for a token that is to be drafted"
+    )
+    causal: bool | None = Field(
+        default=None, description="of all layers; else those that slide are causal"
+    )
+    use_swa: bool | None = Field(
+        default=None, description="all layers slide, where layer_types names none"
+    )
+    swa_window_size: Count | None = Field(
+        default=None, description="of these layers, before sliding_window"
+    )
+    attention_sink_bias: bool | None = Field(default=None, description="each head has a learned sink")
+    # Only vLLM's class reads it; it is checked here.
+    attention_value_scale: float | None = Field(
+        default=None, description="factor of the values of attention"
+    )
+    input_embedding_scale: Positive | None = Field(default=None, description="factor of the embeddings")
+    sample_from_anchor: bool | None = Field(
+        default=None, description="the first position is drafted too"
+    )
+    use_aux_hidden_state: bool | None = None
+
+
+class DraftConfig(NestedConfig, ProposalHeads):
+    """What is read of a config; layer ids are read by `layer_ids.py`, rope by `rope_config.py`."""
+
+    architectures: Annotated[list[str], Field(fail_fast=True)] | None = None
+    model_type: str | None = None
+    hidden_size: Count
+    intermediate_size: Count
+    num_hidden_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+    num_attention_heads: Count
+    num_key_value_heads: Count | None = None
+    head_dim: Even | None = None
+    vocab_size: Count = Field(description="of the target")
+    draft_vocab_size: Count | None = Field(default=None, description="rows of lm_head; null: vocab_size")
+    target_hidden_size: Count | None = Field(
+        default=None, description="of aux states; null: hidden_size"
+    )
+    rms_norm_eps: Annotated[float, Field(gt=0, le=1e-3)]
+    hidden_act: Literal["silu"] | None = None
+    logit_scale: Positive | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    tie_word_embeddings: bool | None = None
+    max_position_embeddings: Count | None = None
+    layer_types: LayerTypes | None = None
+    sliding_window: Count | None = None
+    use_sliding_window: bool | None = Field(default=None, description="Qwen3's key, without layer_types")
+    max_window_layers: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Qwen3's key: the first layer that slides"
+    )
+    bias: bool | None = Field(default=None, description="an older name of attention_bias")
+    num_aux_hidden_states: Count | None = Field(default=None, description="number of aux layers")
+    num_aux_layers: Count | None = Field(default=None, description="number of aux layers")
+    num_target_layers: Count | None = Field(
+        default=None, description="z-lab: depth of the target; TorchSpec: number of aux layers"
+    )
+    target_num_hidden_layers: Count | None = Field(default=None, description="depth of the target")
+    attn_output_gate: bool | None = Field(
+        default=None, description="attention output times sigmoid(gate)"
+    )
+    quantization_config: Annotated[dict[str, Any], AfterValidator(normalised)] | None = None
+    eagle_config: NestedConfig | None = None
+    # multi-head latent attention
+    q_lora_rank: Count | None = Field(default=None, description="null: queries are not compressed")
+    kv_lora_rank: Count | None = Field(default=None, description="of the latent that the cache keeps")
+    qk_nope_head_dim: Count | None = Field(default=None, description="of a query's head, not rotated")
+    qk_rope_head_dim: Even | None = Field(default=None, description="of a query's head, rotated")
+    v_head_dim: Count | None = None
+    # drafts that fill in a block
+    dflash_config: DFlashConfig | None = None
+    dspark_config: ProposalHeads | None = None
+    block_size: Count | None = None
+    dspark_block_size: Count | None = None
+    dspark_bonus_anchor: bool | None = Field(default=None, description="not sample_from_anchor")
+    dspark_draft_topk: Count | None = Field(
+        default=None, description="candidates that the Markov head corrects; null: all"
+    )
+    input_embedding_scale: Positive | None = None
+    is_causal: bool | None = Field(
+        default=None, description="of all layers, before dflash_config.causal"
+    )
+    # Only vLLM's class reads it; it is checked here.
+    is_neox_style: bool | None = Field(default=None, description="rope pairs channels half a head apart")
+    sliding_window_non_causal: bool | None = Field(
+        default=None, description="speculators: windowed layers are bidirectional too"
+    )
+    sample_from_anchor: bool | None = None
+    # The mask token, in the order in which vLLM looks for it.
+    mask_token_id: TokenId | None = None
+    dspark_noise_token_id: TokenId | None = None
+    pard_token: TokenId | None = None
+    ptd_token_id: TokenId | None = None
+    # speculators
+    speculators_config: SpeculatorsBlock | None = None
+
+    @property
+    def block_config(self) -> DFlashConfig:
+        """Return `dflash_config`, or one that states nothing."""
+        return self.dflash_config or DFlashConfig()
+
+    def heads_stated(self, key: str) -> dict[str, Any]:
+        """Return dotted place -> value of a key of `ProposalHeads`, the first to try first."""
+        holders = {"": self, "dflash_config.": self.dflash_config, "dspark_config.": self.dspark_config}
+        found = {place + key: getattr(holder, key) for place, holder in holders.items() if holder}
+        return {place: value for place, value in found.items() if value is not None}
+
+    def of_heads(self, key: str) -> Any:
+        """Return the first stated value of a key of `ProposalHeads`; None where none is stated."""
+        return next(iter(self.heads_stated(key).values()), None)
+
+
+def format_of(config: Mapping[str, Any]) -> Format:
+    speculators = "speculators_model_type" in config or "speculators_config" in config
+    return "speculators" if speculators else "published"
+
+
+def published_architecture(config: Mapping[str, Any]) -> str:
+    """Return the first of `architectures`, or "" if there is none."""
+    architectures = config.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    return architectures[0] if named else ""  # type: ignore[index]
+
+
+def flatten(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a speculators config with the keys of its layer's block at the root; others as they are.
+
+    speculators keeps the layer's shape in a block of its own. Keys at the root win over the block's.
+
+    `model_type` and `architectures` of the root name the training class, not the layer; settings of a
+    class there reach none.
+    """
+    layer = config.get("transformer_layer_config")
+    if format_of(config) != "speculators" or not isinstance(layer, Mapping):
+        return config
+    unread = {"model_type", "architectures", *OF_THE_CLASS}
+    root = {key: value for key, value in config.items() if key not in unread}
+    return {**layer, **{key: value for key, value in root.items() if value is not None}}
+
+
+def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
+    """Return the typed config, or what is wrong with it."""
+    flat = dict(flatten(without_nulls(config)))
+    problems = [*mistaken(flat)]
+    problems += () if format_of(config) == "published" else nameless(config)
+    try:
+        parsed = DraftConfig.model_validate(flat)
+    except ValidationError as error:
+        found = [_config_problem(details) for details in error.errors()]
+        fields = {problem.field for problem in found}
+        return [*found, *(problem for problem in problems if problem.field not in fields)]
+    return problems or parsed
+
+
+def _config_problem(details: Any) -> Problem:
+    path = ".".join(str(part) for part in details["loc"])
+    missing = details["type"] == "missing"
+    return Problem(
+        field=f"{path} of the draft's config.json",
+        value=None if missing else details["input"],
+        allowed=f"a value: it is not stated ({_kind(path)})" if missing else _kind(path, details["msg"]),
+        remedy=f'write "{path}" with the value that the draft was trained with'
+        if missing
+        else _remedy(path, details["input"]),
+    )
+
+
+# How pydantic's messages begin, and what a reader of JSON calls it.
+_PLAIN_WORDS = {
+    "a valid boolean": "true or false", "a valid integer": "a whole number", "a valid list": "a list",
+    "a valid number": "a number", "a valid string": "text", "a valid dictionary": "an object",
+}  # fmt: skip
+
+
+def _kind(path: str, message: str = "vLLM would take another model's default") -> str:
+    names = {"rms_norm_eps": "a positive number up to 0.001", "hidden_act": '"silu"'}
+    for prefix in ("Value error, ", "Input should be "):
+        message = message.removeprefix(prefix)
+    for theirs, plain in _PLAIN_WORDS.items():
+        message = plain if message.startswith(theirs) else message
+    return names.get(path, message[:1].lower() + message[1:])
+
+
+def _remedy(path: str, value: object) -> str:
+    """Say what to edit; the file may be the one that was published."""
+    if path == "hidden_act" and isinstance(value, str):
+        return "use another draft: no drafter of vLLM computes this activation"
+    if path.endswith("head_dim") and type(value) is int:
+        return "correct the number, if the tensors have others; otherwise use another draft"
+    field = DraftConfig.model_fields.get(path)
+    if field is None:
+        return "correct the value, or leave the key out"
+    kind: Any = Annotated[field.annotation, field]
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    def fits(guess: object) -> bool:
+        try:
+            adapter.validate_python(guess, strict=True)
+        except ValidationError:
+            return False
+        return True
+
+    return edit(path, value, fits, is_needed=field.is_required())

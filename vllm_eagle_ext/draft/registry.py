@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families by name, and what is looked up across all of them.
+
+Functions, not tables, because a family may be registered later: nothing here is read at import. Records
+are reached by name, as they are made of this layer's parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any
+
+from vllm_eagle_ext.draft.draft_config import published_architecture
+from vllm_eagle_ext.draft.spec import Evidence, Family, KeyEffect
+from vllm_eagle_ext.families.drafter_classes import FOLDERS, Drafter, drafters
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return the families by name, in the order in which they are tried on a draft."""
+    records = [resolve_name(f"vllm_eagle_ext.families.{folder}.family:FAMILIES") for folder in FOLDERS]
+    return {family.name: family for group in records for family in group}
+
+
+def register_families(*added: Family) -> None:
+    """Add families after those that are registered.
+
+    Raises:
+        ValueError: another family has the name.
+    """
+    for family in added:
+        if families().setdefault(family.name, family) is not family:
+            raise ValueError(f"another drafter family is called {family.name!r}")
+        drafters().extend(drafter for drafter in family.drafters if drafter not in drafters())
+
+
+def published() -> dict[str, Drafter]:
+    """Return published architecture -> the drafter class that serves it.
+
+    Only these drafts are touched: vLLM picks some variants by their exact name.
+    """
+    return {name: drafter for drafter in drafters() for name in drafter.published}
+
+
+def speculators() -> dict[tuple[str, str], Drafter]:
+    """Return (speculators_model_type, model_type of transformer_layer_config) -> the drafter class."""
+    return {pair: drafter for drafter in drafters() for pair in drafter.speculators}
+
+
+def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter | None:
+    """Return the drafter class that serves a draft, or None where none does.
+
+    A speculators draft is named by its type, others by their architecture.
+    """
+    type_, architecture = config.get("speculators_model_type"), published_architecture(config)
+    if isinstance(type_, str):
+        layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
+        found = speculators().get((type_, layer))
+        return None if found and architecture in found.excluded_architectures else found
+    typed = (architecture, config.get("model_type"))
+    return next((one for one in drafters() if typed in one.published_with_type), None) or (
+        published().get(architecture)
+    )
+
+
+def choose_family(drafter: Drafter, evidence: Evidence) -> Family:
+    """Return the family of a draft that this drafter class serves."""
+    return next(
+        family
+        for family in families().values()
+        if drafter in family.drafters and family.matches(evidence)
+    )
+
+
+def methods() -> tuple[str, ...]:
+    """Return the values of `speculative_config.method` whose drafts are looked at."""
+    return _distinct(drafter.method for drafter in drafters())
+
+
+def method_may_lie_in_the_target(method: str | None) -> bool:
+    """Tell whether the method's draft needs no name, because it may be part of the target's files."""
+    return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in drafters())
+
+
+def method_drafts_in_parallel(method: str | None) -> bool:
+    """Say whether vLLM drafts all tokens in one pass for the method without `parallel_drafting`."""
+    return any(family.method == method and family.fills_a_block for family in families().values())
+
+
+def config_blocks() -> tuple[str, ...]:
+    """Return the blocks of config.json in which published drafts nest keys of their own."""
+    return _distinct(place.partition(".")[0] for place in id_places())
+
+
+def id_places() -> tuple[str, ...]:
+    """Return the nested keys that name aux layers."""
+    return _distinct(place for family in families().values() for place in family.layer_ids.places)
+
+
+def own_keys() -> dict[str, KeyEffect]:
+    """Return the keys of config.json that some family computes with, and others do not."""
+    return {key: effect for family in families().values() for key, effect in family.own_keys.items()}
+
+
+def own_model_types() -> dict[str, str]:
+    """Return the model types without a config class in vLLM -> the function that registers ours."""
+    return {type_: hook for family in families().values() for type_, hook in family.model_types.items()}
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))

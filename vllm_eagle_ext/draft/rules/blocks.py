@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about drafts that fill in a block: DFlash, and P-EAGLE where it has the same parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
+
+
+@rule(Severity.ERROR, can_run=True, of="block")
+def k_is_within_the_block(case: Case) -> Iterable[Problem]:
+    """Refuse more tokens than a block drafts, which vLLM does not check.
+
+    The first position of a block holds the last sampled token, unless the draft samples from it.
+    """
+    most, k = case.spec.most_drafted, case.request.k
+    anchor = (
+        "" if case.spec.samples_anchor else ", of which the first position holds the last sampled token"
+    )
+    if most is not None and k is not None and k > most:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {most}: the draft was trained on blocks of {case.spec.block_size}{anchor}",
+            remedy=f'write "num_speculative_tokens": {most} or less',
+        )
+
+
+@rule(Severity.WARNING, of="block")
+def block_size_is_stated(case: Case) -> Iterable[Problem]:
+    if case.spec.block_size is None:
+        yield Problem(
+            field="block_size of the draft's config.json",
+            value=None,
+            allowed="the size of the trained block, which bounds num_speculative_tokens"
+            + ("" if case.spec.samples_anchor else " to one less"),
+            remedy="ask the publisher; 7, 8 and 16 are usual",
+        )
+
+
+@rule(Severity.ERROR, of="block")
+def block_size_is_consistent(case: Case) -> Iterable[Problem]:
+    config = case.config
+    places = {
+        "at top level": config.block_size,
+        "in dflash_config": config.block_config.block_size,
+        "as dspark_block_size": config.dspark_block_size,
+    }
+    yield from contradictions(places, "the same value everywhere", key="block_size")
+    if case.spec.block_size == 1:
+        yield Problem(
+            field="block_size of the draft's config.json", value=1, allowed="at least 2",
+            remedy=AS_TRAINED,
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, of="parallel")
+def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
+    token, size = case.spec.mask_token_id, case.target.rows
+    if case.spec.embeddings == "own":
+        size = case.target.vocab_size
+    if case.spec.family.widens_inputs and case.spec.embeddings == "own":
+        size = max(size, case.config.vocab_size)
+    if token is None or not 0 <= token < size:
+        omits = case.spec.family.omits_mask_token and case.spec.format == "published"
+        yield Problem(
+            field="mask_token_id of the draft's config.json",
+            value=token,
+            allowed=f"a token id from 0 to {size - 1}",
+            remedy="SpecForge leaves it out: add the id that the draft was trained with, which is the "
+            "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
+            "padding token"
+            if token is None and omits
+            else AS_TRAINED,
+        )
+
+
+@rule(Severity.ERROR, of="block")
+def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
+    config = case.config
+    places = {
+        "mask_token_id at top level": config.mask_token_id,
+        "mask_token_id in dflash_config": config.block_config.mask_token_id,
+        "dspark_noise_token_id": config.dspark_noise_token_id,
+    }
+    yield from contradictions(places, "the same token everywhere")
+
+
+@rule(Severity.ERROR, of="dflash")
+def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
+    if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
+        yield Problem(
+            field="sample_from_anchor of the draft's config.json",
+            value=True,
+            allowed="false: vLLM's DFlash drafter takes its tokens from the masked positions only",
+            remedy="use a draft that was trained without it",
+        )
+
+
+@rule(Severity.ERROR, of="block")
+def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
+    stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
+    if False in stated:
+        yield Problem(
+            field="use_aux_hidden_state of the draft's config.json",
+            value=False,
+            allowed=f"true: a {case.spec.title} draft is conditioned only on aux states",
+            remedy="if it has an fc, remove the key from config.json; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
+        )
+
+
+@rule(Severity.WARNING, of="block")
+def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
+    """Warn of a draft that reads the target's final state.
+
+    Hugging Face's last hidden state is the normalised one, and some trainers take it from there.
+    """
+    n = case.target.num_layers
+    if n in case.spec.aux_layers.layer_ids:
+        yield Problem(
+            field="last aux layer of the draft",
+            value=n,
+            allowed="the output of the last layer as vLLM captures it, before the target's final norm; "
+            "a draft that was trained on the normalised state accepts less",
+            remedy="if acceptance is low, ask the publisher where the last state was taken",
+        )
+
+
+@rule(Severity.WARNING, of="parallel_drafting")
+def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
+    if case.request.parallel_drafting is False:
+        yield Problem(
+            field="speculative_config.parallel_drafting",
+            value=None,
+            allowed="true: the draft was trained to fill in all tokens in one pass",
+            remedy='write "parallel_drafting": true',
+        )
+
+
+@rule(Severity.WARNING, of="block")
+def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
+    """Warn of a target that scales its embeddings where the draft states no factor.
+
+    vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains on
+    what that class returns; speculators trains on the rows of the table.
+    """
+    scale, spec, config = case.target.embedding_scale, case.spec, case.config
+    key = "input_embedding_scale"
+    stated = (config.block_config.input_embedding_scale, config.input_embedding_scale)
+    if scale == 1 or spec.embeddings != "shared" or spec.format == "speculators" or any(stated):
+        return
+    if key in spec.family.own_keys:
+        remedy = (
+            f'if the draft was trained after the target\'s embedding layer, write "{key}": {scale:.8g} '
+            "into dflash_config; `vllm-eagle verify` with and without it says which one drafts better"
+        )
+    else:
+        remedy = (
+            f"vLLM's class for {spec.title} drafts has no factor: if `vllm-eagle verify` finds hardly "
+            "any token accepted, use a draft that brings embeddings of its own"
+        )
+    yield Problem(
+        field=f"{key} of the draft's config.json",
+        value=None,
+        allowed="the factor that it was trained with: the target multiplies its embeddings by "
+        f"{scale:.8g}, and the draft is given them without",
+        remedy=remedy,
+    )

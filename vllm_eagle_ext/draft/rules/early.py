@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what a draft claims to be, before anything else is read of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_eagle_ext.draft import registry
+from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.draft_config import format_of, published_architecture
+from vllm_eagle_ext.draft.draft_files import DraftFiles
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.foreign_drafts import (
+    ANOTHER,
+    EAGLE_1,
+    EAGLE_1_OF_VLLM,
+    REFUSED_ARCHITECTURES,
+    SPECULATORS_CLASSES,
+    UNREAD_TYPES,
+    foreign_part,
+    is_eagle_1,
+    name_edit,
+    own_architecture,
+)
+from vllm_eagle_ext.draft.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.draft.vocabulary import OPTION
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.families.drafter_classes import Drafter, drafters
+
+# Served by vLLM itself, under their own names and rules.
+PASSED_THROUGH = frozenset(
+    {
+        "DFlash2BeamDraftModel", "DFlashLagunaForCausalLM",
+        "DFlashMuseGlimmerAssistantModel", "DFlashQwen3XPressModel", "DSparkDraftModel",
+        "DSparkV41DraftModel", "Gemma4DSparkModel", "K3DSparkModel", "LiLiCorrDraftModel",
+        "MuseGlimmerAssistantModel", "Qwen3OmniDSparkModel",
+    }
+)  # fmt: skip
+# vLLM looks for a DSpark draft of any other name inside the target, and takes these types for such.
+IN_THE_TARGET, IN_TARGETS_OF = "DSparkDraftModel", frozenset({"deepseek_v4", "deepseek_v41"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftClaim:
+    files: DraftFiles
+    flat: Mapping[str, Any]
+    request: DraftRequest
+    drafter: Drafter | None
+
+    @property
+    def architecture(self) -> str:
+        return published_architecture(self.files.config)
+
+    @property
+    def speculators_type(self) -> object:
+        return self.files.config.get("speculators_model_type")
+
+    @property
+    def is_eagle_1(self) -> bool:
+        """Tell whether it is such a draft under a name or a method that makes another of it."""
+        is_named = self.architecture in PLAIN_MODELS and self.request.method == "eagle"
+        return not is_named and self.drafter is not None and is_eagle_1(self.files)
+
+    @property
+    def is_passed_through(self) -> bool:
+        type_ = self.speculators_type
+        if type_ is not None:
+            left = {name for one in drafters() for name in one.excluded_architectures}
+            return self.architecture in left
+        if self.drafter is not None:
+            return False
+        if self.request.method not in (None, *registry.methods()):
+            return True
+        prefixes = ("", *_prefixes().values())
+        known_here = any(f"{prefix}{self.architecture}" in PASSED_THROUGH for prefix in prefixes)
+        return known_here or self._as_vllm_names_it() in self.request.registered
+
+    def _as_vllm_names_it(self) -> str:
+        """Return the architecture as vLLM names it.
+
+        vLLM puts the method's name before architectures that do not show it.
+        """
+        prefix = _prefixes().get(self.request.method or "", "")
+        shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
+        return self.architecture if shown else prefix + self.architecture
+
+
+def _prefixes() -> dict[str, str]:
+    """Return method -> vLLM's name for it in architectures."""
+    return {each.method: each.prefix for each in drafters() if not each.is_vllms}
+
+
+@rule(Severity.ERROR)
+def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
+    if not draft.architecture and draft.speculators_type is None:
+        fitting = own_architecture(draft.files)
+        yield Problem(
+            field="architectures of the draft's config.json",
+            value=draft.files.config.get("architectures"),
+            allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
+            remedy=f"by its tensors, {name_edit(fitting)}"
+            if fitting
+            else "name the class of its trainer there",
+        )
+
+
+@rule(Severity.ERROR)
+def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
+    """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
+    if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
+        *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
+        yield Problem(
+            field="speculators_model_type of the draft's config.json",
+            value=None,
+            allowed=f"{', '.join(others)} or {last}",
+            remedy="add the type to config.json: the kind of draft that speculators trained",
+        )
+
+
+@rule(Severity.ERROR)
+def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
+    if draft.is_eagle_1:
+        field, allowed = "architectures of the draft's config.json", "what its tensors are"
+        yield Problem(field=field, value=draft.architecture, allowed=allowed, remedy=EAGLE_1)
+    if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
+        return
+    if draft.speculators_type is not None:
+        layer, name = draft.flat.get("model_type"), str(draft.speculators_type)
+        why = UNREAD_TYPES.get(name, "vLLM reads no speculators draft of this type")
+        if name in {kind for kind, _ in registry.speculators()}:
+            why = f"no drafter computes {name} on such layers"
+        yield Problem(
+            field="speculators_model_type and model_type of its transformer_layer_config",
+            value=(draft.speculators_type, layer),
+            allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
+            remedy=f"{why}; {ANOTHER}",
+        )
+    elif draft.architecture:
+        yield Problem(
+            field="architectures of the draft's config.json",
+            value=draft.architecture,
+            allowed=", ".join(sorted(registry.published())),
+            remedy=_why_not_this_name(draft.architecture, draft.files),
+        )
+
+
+def _why_not_this_name(name: str, files: DraftFiles) -> str:
+    """Say what keeps a draft from being served: its kind, or only its name."""
+    is_vllms = name.startswith("Eagle") and not name.startswith("Eagle3")
+    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED_ARCHITECTURES.get(name):
+        joined = ", or" if '"method"' in reason else ";"
+        return f"{reason}{joined} {ANOTHER}"
+    if type_ := SPECULATORS_CLASSES.get(name):
+        return f'edit config.json: "speculators_model_type": "{type_}", as speculators writes it'
+    if reason := foreign_part(files.tensors):
+        return f"no drafter of that name is known; {reason}"
+    if fitting := own_architecture(files):
+        return (
+            f"no drafter of that name is known, but the tensors are those of another: if its trainer "
+            f"computes the same, {name_edit(fitting)}; otherwise {ANOTHER}"
+        )
+    return f"no drafter of that name is known; {ANOTHER}"
+
+
+@rule(Severity.ERROR)
+def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
+    """Refuse a DSpark draft whose model type vLLM does not read as a draft's.
+
+    vLLM goes by the model type, and would look for the weights among those of the target.
+    """
+    model_type = draft.files.config.get("model_type")
+    is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
+    if is_named_so and draft.drafter is None and str(model_type) not in IN_TARGETS_OF:
+        yield Problem(
+            field=f"model_type of the draft's config.json with {IN_THE_TARGET!r}",
+            value=model_type,
+            allowed="'qwen3': vLLM takes other drafts of this name for a part of a DeepSeek-V4 target",
+            remedy='if its layers are those of Qwen3, edit config.json: "model_type": "qwen3"; if not, '
+            "no drafter of vLLM computes it",
+        )
+
+
+@rule(Severity.ERROR)
+def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
+    """Refuse a config without a model type, and DeepSeek's own types.
+
+    vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
+    drafts; of the others the start's error is enough.
+    """
+    model_type = draft.files.config.get("model_type")
+    if not draft.drafter:
+        return
+    if draft.speculators_type is not None and model_type in (None, "speculators"):
+        model_type = draft.flat.get("model_type", "llama")  # of the layer
+    problem = None
+    if not isinstance(model_type, str):
+        problem = "a name: without it vLLM cannot read the file"
+    elif model_type.startswith("deepseek_v"):
+        problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
+    if problem:
+        readable = draft.drafter.backbone.model_type
+        yield Problem(
+            field="model_type of the draft's config.json",
+            value=model_type,
+            allowed=problem,
+            remedy=f'edit config.json: "model_type": "{readable}" reads the same keys',
+        )
+
+
+@rule(Severity.ERROR)
+def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
+    """Refuse a method that is not the architecture's.
+
+    Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
+    """
+    wanted, given = draft.drafter and draft.drafter.method, draft.request.method
+    if wanted is None or given is None or given == wanted or draft.is_eagle_1:
+        return
+    is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
+    if is_a_draft or given in registry.methods():
+        yield Problem(
+            field="speculative_config.method",
+            value=given,
+            allowed=f"{wanted!r} for a draft of architecture {draft.architecture!r}",
+            remedy=f'write "method": "{wanted}"',
+        )
+
+
+@rule(Severity.ERROR, error=OptionsError)
+def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Iterable[Problem]:
+    """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
+    if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
+        yield Problem(
+            field=OPTION,
+            value=draft.request.options.draft_vocabulary,
+            allowed=f"no value with {draft.architecture!r}, which plain vLLM loads",
+            remedy="leave the option out",
+        )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about gated attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.attention import SEPARATE_GATES
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
+from vllm_eagle_ext.draft.quantisation import quantised_weights
+
+_BELONGS = "check that config.json belongs to the weights"
+# What a gated q_proj may consist of: rows that can be moved head by head, and what has no rows.
+_MOVABLE = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
+_WITHOUT_ROWS = (
+    "weight_shape",
+    "input_scale",
+    "input_global_scale",
+    "weight_global_scale",
+    "weight_scale_2",
+)
+
+
+@rule(Severity.ERROR)
+def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
+    """Refuse a flag that contradicts the rows of the weights.
+
+    The flag is optional, because the rows tell.
+    """
+    stated, gate = case.config.attn_output_gate, case.spec.gate
+    if stated is not None and stated != (gate is not None):
+        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
+        yield Problem(
+            field="attn_output_gate of the draft's config.json",
+            value=stated,
+            allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
+            remedy=f'if the weights are the draft\'s, edit config.json: "attn_output_gate": '
+            f"{'true' if gate else 'false'}",
+        )
+
+
+@rule(Severity.ERROR)
+def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
+    """Refuse a tensor that is called a gate but is none: it would be dropped."""
+    heads = case.spec.heads
+    for name, header in case.files.tensors.items():
+        module, _, _ = name.rpartition(".")
+        parent, _, part = module.rpartition(".")
+        if parent.endswith("self_attn") and part in SEPARATE_GATES and case.spec.gate is None:
+            rows = f"{heads.query * heads.dim} rows (per element) or {heads.query} (one per head)"
+            can_gate = case.spec.drafter.can_gate
+            yield Problem(
+                field=f"shape of {header.published}",
+                value=header.shape,
+                allowed=rows if can_gate else "no gate: no drafter of vLLM computes one in such a draft",
+                remedy=_BELONGS if can_gate else ANOTHER,
+            )
+
+
+@rule(Severity.WARNING)
+def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
+    """Warn of a gate in q_proj whose layout is assumed.
+
+    Shapes cannot tell the layouts apart, and with the wrong one the draft is near random.
+    """
+    gate = case.spec.gate
+    if gate and gate.module == "q_proj" and gate.is_assumed:
+        yield Problem(
+            field="gate_layout of the draft's config.json",
+            value=None,
+            allowed="interleaved (per head, query before gate) or concat (all queries before all "
+            f"gates); {gate.layout} is assumed",
+            remedy='if acceptance is near zero, try {"eagle_ext": {"gate_layout": "concat"}}; '
+            "`vllm-eagle verify --gate-layouts` measures both",
+        )
+
+
+@rule(Severity.ERROR)
+def gate_layouts_agree(case: Case) -> Iterable[Problem]:
+    nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
+    yield from contradictions(
+        {"at top level": case.config.gate_layout, "in eagle_config": nested},
+        "the same value in both places",
+        key="gate_layout",
+        remedy="ask the publisher which one it is, and correct config.json",
+    )
+
+
+@rule(Severity.ERROR)
+def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
+    """Refuse gated rows whose quantisation does not allow moving them.
+
+    Query and gate are rearranged while they are loaded.
+    """
+    gate, heads = case.spec.gate, case.spec.heads
+    if gate is None:
+        return
+    for name, header in case.files.tensors.items():
+        module, _, kind = name.rpartition(".")
+        if not module.endswith(("self_attn.q_proj", f"self_attn.{gate.module}")):
+            continue
+        separate = gate.module != "q_proj" and module in quantised_weights(case.files.tensors)
+        size = header.shape[0] if header.shape else 1
+        total = heads.query * heads.dim + gate.rows(heads)
+        block = total // size if size else 0
+        in_blocks = block * size == total and heads.dim % max(block, 1) == 0
+        is_row_wise = kind in _MOVABLE and (gate.module != "q_proj" or size == 1 or in_blocks)
+        if separate or not (is_row_wise or kind in _WITHOUT_ROWS):
+            yield Problem(
+                field=f"{header.published} of a gated draft",
+                value=header.shape,
+                allowed="plain weights, or quantised ones whose scales are per tensor, per row, or per "
+                f"block of rows that divides head_dim, {heads.dim}; a gate of its own: plain weights",
+                remedy="use the draft with plain weights",
+            )

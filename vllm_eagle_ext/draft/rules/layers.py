@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the layers that are read, and about `draft_window`: which drafts vLLM can give a window
+that they were published without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from vllm_eagle_ext.draft.attention import WINDOW_OPTION, LayerAttention, WindowOption
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.layer_ids import default_layer_ids
+from vllm_eagle_ext.draft.rope_config import Rope
+from vllm_eagle_ext.families.drafter_classes import Drafter
+
+_FIXED_TABLES = ("yarn", "deepseek_yarn")
+_LEAVE = "leave the option out: the draft then attends as it was published"
+
+
+def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
+    return Problem(field=WINDOW_OPTION, value=value, allowed=allowed, remedy=remedy)
+
+
+@rule(Severity.ERROR)
+def draft_window_is_computed(case: Case) -> Iterable[Problem]:
+    asked, spec = case.request.options.draft_window, case.spec
+    if asked is not None:
+        yield from window_problems(
+            asked, spec.draft_window, spec.drafter, spec.layers, spec.rope, case.request.max_model_len
+        )
+
+
+def window_problems(
+    asked: WindowOption,
+    given: int | None,
+    drafter: Drafter,
+    layers: Sequence[LayerAttention],
+    rope: Rope,
+    max_model_len: int | None,
+) -> Iterator[Problem]:
+    """Yield what keeps a draft from the window that is asked for.
+
+    Args:
+        given: what layers that were published without a window are to have.
+        layers: with it.
+    """
+    # Classes of drafters without windows.
+    if not drafter.backbone.has_kv_heads:
+        yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
+    if drafter.is_vllms:
+        why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
+        yield _refused(asked, f"none for {drafter.published[0]}: {why}")
+    # Positions that the draft's rope has not, and layers that vLLM would confuse.
+    length, served = _rope_table(rope), max_model_len
+    if length is not None and served is not None and length < served:
+        yield _refused(
+            asked,
+            f"none for a {rope.kind} rope whose table ends at {length} positions, where "
+            f"max_model_len is {served}: with a window drafts go on after it",
+            f"lower --max-model-len to {length}, or {_LEAVE}",
+        )
+    if len({layer.causal for layer in layers}) > 1:
+        yield _refused(
+            asked,
+            "none for a draft of causal and bidirectional layers, which vLLM tells apart by windows",
+        )
+    elif len(windows := {layer.window for layer in layers}) > 1:
+        published = min(window for window in windows if window and window != given)
+        yield _refused(
+            asked,
+            f"{published}, the window of the draft's other layers: vLLM has one for all",
+            f"ask for {published}, or {_LEAVE}",
+        )
+
+
+def _rope_table(rope: Rope) -> int | None:
+    """Return the positions in vLLM's table of a stretched rope; None: as many as it serves."""
+    if rope.kind not in _FIXED_TABLES or not (rope.factor and rope.original_length):
+        return None
+    return int(rope.factor * rope.original_length)
+
+
+@rule(Severity.ERROR)
+def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
+    window, k = case.spec.draft_window, case.request.k
+    if window is not None and k is not None:
+        yield from too_narrow(window, k)
+
+
+def too_narrow(window: int, k: int) -> Iterator[Problem]:
+    if window <= k + 1:
+        yield _refused(
+            window, f"at least {k + 2}: a step's own rows are 1 + K", f"ask for {k + 2} tokens or more"
+        )
+
+
+@rule(Severity.WARNING)
+def draft_window_is_used(case: Case) -> Iterable[Problem]:
+    asked, spec = case.request.options.draft_window, case.spec
+    if asked is None:
+        return
+    if asked == "auto" and spec.trained_length is None:
+        yield _refused(
+            asked,
+            "a number of tokens: the draft's config.json has no max_position_embeddings, which is taken "
+            "for the length of its training texts",
+            "state the length of its training texts",
+        )
+    elif asked == "auto" and spec.draft_window is None:
+        yield _refused(
+            asked,
+            f"a number of tokens: the draft has {spec.trained_length} positions in its config.json, "
+            "and no text is longer",
+            "if acceptance falls in long texts all the same, state the length of its training texts",
+        )
+    elif asked != "auto" and spec.draft_window is None:
+        yield _refused(asked, "no window: each layer was published with its own, which stays")
+
+
+@rule(Severity.WARNING, of="eagle3")
+def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
+    layers = case.spec.aux_layers
+    if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
+        yield Problem(
+            field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
+            value=None,
+            allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
+            remedy="if acceptance is low, list the layers whose input it reads: "
+            '{"eagle_ext": {"aux_layers": [..]}}',
+        )
+
+
+@rule(Severity.WARNING, of="eagle3")
+def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
+    """Warn of ids that equal EAGLE-3's default aux layers, but are read as names of outputs."""
+    layers = case.spec.aux_layers
+    default = default_layer_ids(case.target.num_layers)
+    if layers.published_ids == default and layers.layer_ids != default and "option" not in layers.rule:
+        yield Problem(
+            field="nested aux layer ids of the draft",
+            value=list(default),
+            allowed=f"ids of outputs, so the inputs of layers {list(layers.layer_ids)}; these very "
+            "numbers are EAGLE-3's default aux layers, the inputs of 2, N//2, N-3",
+            remedy='compare the acceptance rate with {"eagle_ext": {"aux_layers": "input"}}',
+        )
+
+
+@rule(Severity.WARNING)
+def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
+    """Warn of an order of aux layers that is not certain.
+
+    Trainers that write the same key differ in where they take the states from.
+    """
+    layers = case.spec.aux_layers
+    blocks = layers.blocks
+    if blocks and blocks.doubt:
+        taken = {
+            "list": f"the blocks of fc and fc_norm are permuted to {list(layers.layer_ids)} while they "
+            "are loaded, as vLLM captures them",
+            "layers": f"the blocks of fc and fc_norm follow the layers, {list(layers.layer_ids)}, and "
+            "stay as they are",
+        }
+        other = layers.listed if blocks.follows == "layers" else layers.layer_ids
+        option = f'{{"eagle_ext": {{"aux_layers": {list(other)}}}}}'
+        yield Problem(
+            field="order of the draft's aux layers",
+            value=list(layers.published_ids or layers.listed),
+            allowed=f"any; {taken[blocks.follows]}: {blocks.doubt}",
+            remedy=f"if acceptance is near zero, set {option}, the other order",
+        )
+
+
+@rule(Severity.ERROR)
+def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
+    count = len(case.spec.aux_layers.layer_ids)
+    for key in ("num_aux_hidden_states", "num_aux_layers"):
+        stated = getattr(case.config, key)
+        if stated is not None and stated != count and case.spec.fuses_aux_states:
+            yield Problem(
+                field=f"{key} of the draft's config.json",
+                value=stated,
+                allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
+                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
+            )

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about norms and their flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.flags import read_flag
+
+_ASK = "ask the publisher which one the draft was trained with, and correct config.json"
+_BELONGS = "check that config.json belongs to the weights"
+
+
+@rule(Severity.ERROR, can_run=True, of="eagle3")
+def flags_agree(case: Case) -> Iterable[Problem]:
+    flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
+    for name, flag in flags.items():
+        if flag.is_contradictory:
+            yield Problem(
+                field=f"{name} at {' and '.join(place for place, _ in flag.stated)}",
+                value=tuple(value for _, value in flag.stated),
+                allowed="the same value in every place",
+                remedy=_ASK,
+            )
+
+
+@rule(Severity.ERROR, can_run=True, of="eagle3")
+def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
+    """Refuse both norms at once: vLLM would apply both, but no draft is trained with both."""
+    if case.spec.fc_norm and case.spec.norm_before_fc:
+        yield Problem(
+            field="fc_norm and norm_before_fc of the draft's config.json",
+            value=(True, True),
+            allowed="one of the two",
+            remedy=_ASK,
+        )
+
+
+@rule(Severity.ERROR, of="latent attention")
+def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
+    """Refuse norm_before_fc in an MLA draft: vLLM's DeepSeek drafter ignores the flag."""
+    if case.spec.norm_before_fc:
+        yield Problem(
+            field="norm_before_fc of the draft's config.json",
+            value=True,
+            allowed="false: the MLA drafter has no norm over all aux layers",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.ERROR, of="eagle3")
+def norms_need_aux_states(case: Case) -> Iterable[Problem]:
+    """Refuse norms before fc in a draft that has no fc."""
+    stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
+    if stated and not case.spec.fuses_aux_states:
+        yield Problem(
+            field=f"{' and '.join(stated)} of the draft's config.json",
+            value=True,
+            allowed="false, because use_aux_hidden_state is false and the draft has no fc",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.ERROR, of="eagle3")
+def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
+    """Refuse anything but one norm per aux layer, and any norm without the flag."""
+    if not case.has_tensors:
+        return
+    found = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
+    wanted = len(case.spec.aux_layers.layer_ids) if case.spec.fc_norm else 0
+    if found != sorted(f"fc_norm.{k}.weight" for k in range(wanted)):
+        yield Problem(
+            field="fc_norm tensors of the draft",
+            value=found,
+            allowed=f"fc_norm.0 to fc_norm.{wanted - 1}, one per aux layer"
+            if case.spec.fc_norm
+            else "none, because config.json does not set fc_norm",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.ERROR, of="eagle3")
+def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
+    """Refuse an input norm without its flag, or the flag without the norm.
+
+    vLLM drops the weight without the flag, and leaves the norm at ones without the weight.
+    """
+    present = "input_norm.weight" in case.files.tensors
+    if case.has_tensors and present != case.spec.norm_before_fc.value:
+        yield Problem(
+            field="norm_before_fc of the draft's config.json",
+            value=case.spec.norm_before_fc.value,
+            allowed=f"{present}, because the weights have {'an' if present else 'no'} input_norm.weight",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.WARNING, of="autoregressive")
+def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
+    """Warn of a norm_output that may mean something else.
+
+    speculators' flag says what is fed back. SpecForge's says so since September 2026. Before, true was
+    the norm before the head, with the raw state fed back, and false was no norm there at all.
+    """
+    spec, flag = case.spec, case.spec.norm_output
+    if spec.format == "speculators" or flag.source.startswith("option"):
+        return
+    if spec.fc_norm.value != flag.value:
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=flag.value,
+            allowed=f"{spec.fc_norm.value}, as fc_norm: post-norm drafts are trained with both, and "
+            "older exports set norm_output for drafts that feed back the raw state",
+            remedy=_measure(flag.value),
+        )
+    elif flag.value and may_be_of_older_specforge(case):
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=True,
+            allowed="true for drafts that feed back the normalised state, as this one is served; "
+            "SpecForge up to 0.2.0 wrote true for drafts that feed back the raw state, and nothing in "
+            "this checkpoint says that it is not one of them",
+            remedy=_measure(flag.value),
+        )
+
+
+@rule(Severity.WARNING, of="autoregressive")
+def head_is_normed(case: Case) -> Iterable[Problem]:
+    flag = case.spec.norm_output
+    if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
+        yield Problem(
+            field="norm_output of the draft's config.json",
+            value=False,
+            allowed="false for drafts that feed back the raw state; SpecForge up to 0.2.0 wrote false "
+            "for drafts without a norm before the head, which no drafter computes",
+            remedy="if acceptance is near zero, ask the publisher which SpecForge trained the draft",
+        )
+
+
+def _measure(value: bool) -> str:
+    return (
+        "run `vllm-eagle verify --feedback`, which measures both readings and says which is right; for "
+        f'the other one, set {{"eagle_ext": {{"norm_output": {str(not value).lower()}}}}}'
+    )
+
+
+def may_be_of_older_specforge(case: Case) -> bool:
+    """Tell whether SpecForge up to 0.2.0 can have written the draft.
+
+    Its Llama draft has one layer, called `midlayer`, and three aux states. Their ids stay where its
+    training's config had them. d2t and t2d are saved for any vocabulary.
+    """
+    spec, tensors = case.spec, case.files.tensors
+    named_so = spec.architecture == "LlamaForCausalLMEagle3"
+    shaped = spec.num_layers == 1 and len(spec.aux_layers.layer_ids) == 3
+    if spec.format == "speculators" or spec.gate or spec.norm_before_fc or not (named_so and shaped):
+        return False
+    named = {name.replace("layers.0.", "midlayer."): header for name, header in tensors.items()}
+    as_there = all(header.published == name for name, header in named.items())
+    return not case.has_tensors or (as_there and "d2t" in tensors and "t2d" in tensors)
+
+
+@rule(Severity.WARNING, of="eagle3")
+def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
+    if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
+        yield Problem(
+            field="norm_before_residual of the draft's config.json",
+            value=None,
+            allowed="true or false; false is taken, speculators' default, where stock vLLM takes true",
+            remedy="ask the publisher, and state it in config.json",
+        )

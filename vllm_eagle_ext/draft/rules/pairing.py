@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about draft and target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.vocabulary import count_tokens
+
+# Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
+MOST_POSITIONS = 2**22
+
+
+@rule(Severity.ERROR)
+def target_width_fits(case: Case) -> Iterable[Problem]:
+    """Refuse a target of another width than the states that the draft reads.
+
+    Without `target_hidden_size` the draft's own width is the width of these states.
+    """
+    key = "target_hidden_size"
+    stated = case.config.target_hidden_size
+    # The speculators format writes null for "the target's".
+    value = case.spec.hidden_size if stated is None else stated
+    if not case.spec.fuses_aux_states and value == case.target.hidden_size:
+        stated, value = None, case.spec.hidden_size  # it takes the target's last state as it is
+    if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
+        return
+    norm = case.files.tensors.get("norm.weight")
+    remedy = "serve the draft with the target it was trained for"
+    if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
+        width = norm.shape[-1] if norm.shape else 1
+        remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
+    yield Problem(
+        field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
+        value=value,
+        allowed=f"{case.target.hidden_size}, the target's hidden size",
+        remedy=remedy,
+    )
+
+
+def _fc_is_of_the_targets_width(case: Case) -> bool:
+    fc = case.files.tensors.get("fc.weight")
+    columns = len(case.spec.aux_layers.layer_ids) * case.target.hidden_size
+    return fc is not None and columns > 0 and fc.shape == (case.spec.hidden_size, columns)
+
+
+@rule(Severity.ERROR, can_run=True)
+def target_depth_fits(case: Case) -> Iterable[Problem]:
+    """Refuse a target of another depth than the config states.
+
+    z-lab names the target's layers; TorchSpec counts the captured ones under the same key.
+    """
+    n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
+    for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
+        stated = getattr(case.config, key)
+        if stated is not None and stated not in allowed:
+            yield Problem(
+                field=f"{key} of the draft's config.json",
+                value=stated,
+                allowed=f"{n}, the target's number of layers",
+                remedy="serve the draft with the target it was trained for",
+            )
+
+
+# Tables are padded to a multiple of up to so many rows, where no tokenizer tells.
+_MOST_PADDING = 1024
+
+
+def _is_padding(case: Case) -> bool:
+    """Say whether the target's rows after the draft's vocabulary are of no token."""
+    tokens = count_tokens(case.target.folder)
+    if tokens is None:
+        return case.target.padding <= _MOST_PADDING
+    return tokens <= case.target.vocab_size
+
+
+@rule(Severity.ERROR, can_run=True)
+def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a draft of fewer tokens than its target's tables have rows, if the rest is no padding."""
+    known, tokens = case.target.vocab_size, count_tokens(case.target.folder)
+    if not case.target.padding or _is_padding(case):
+        return
+    allowed = f"{case.target.rows}, the target's, or less where the rest of its rows are padding"
+    if tokens is not None:
+        allowed += f": its tokenizer has {tokens} ids"
+        remedy = f"use a draft that was trained for this target: not all of its tokens are below {known}"
+    else:
+        remedy = (
+            "name a folder of the target with its tokenizer.json, which tells; if its ids end below "
+            f'{known}, {{"eagle_ext": {{"strict": false}}}} serves the draft'
+        )
+    yield Problem(
+        field="vocab_size of the draft's config.json", value=known, allowed=allowed, remedy=remedy
+    )
+
+
+@rule(Severity.WARNING)
+def padding_is_the_targets(case: Case) -> Iterable[Problem]:
+    """Warn of a padded target where the draft has tables of its own."""
+    # A rule refuses other padding, and that of a second head.
+    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    is_told = case.target.padding > 0 and not refused and _is_padding(case)
+    if is_told and (case.spec.head, case.spec.embeddings) != ("shared", "shared"):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the target's; its last {case.target.padding} rows are taken "
+            "for padding, of which the draft proposes none",
+            remedy="if acceptance is low, check that the draft was trained for this target",
+        )
+
+
+@rule(Severity.ERROR, of="eagle3")
+def eagle3_is_causal(case: Case) -> Iterable[Problem]:
+    """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
+    if case.config.is_causal is False:
+        yield Problem(
+            field="is_causal of the draft's config.json",
+            value=False,
+            allowed="true, or no such key: an EAGLE-3 draft is autoregressive",
+            remedy="if the key came from another config, remove it; otherwise use another draft: no "
+            "drafter of vLLM computes this one",
+        )
+
+
+@rule(Severity.WARNING)
+def rope_is_stated(case: Case) -> Iterable[Problem]:
+    if case.spec.rope.theta is None:
+        theta = case.spec.drafter.backbone.rope_theta
+        yield Problem(
+            field="rope_theta of the draft's config.json",
+            value=None,
+            allowed=f"the value it was trained with; {theta} is taken, the default of its model type",
+            remedy="if acceptance is low, ask the publisher and state it in config.json",
+        )
+
+
+@rule(Severity.ERROR)
+def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
+    """Refuse more positions than a rope table may have.
+
+    vLLM computes a row for each position that the config states, whatever max_model_len is.
+    """
+    lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.request.max_model_len)
+    most = max(length for length in lengths if length is not None)
+    rows = case.spec.rope.rows(case.config.max_position_embeddings)
+    width = case.config.qk_rope_head_dim or case.spec.heads.dim * case.spec.rope.partial
+    for key, stated in rows.items():
+        if stated > most:
+            yield Problem(
+                field=f"{key} of the draft's config.json",
+                value=stated,
+                allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each, here "
+                f"{stated * width * 2 / 2**30:.3g} GiB",
+                remedy="state the positions that the draft was trained with, or those of the target",
+            )
+            return
+
+
+@rule(Severity.WARNING)
+def rope_matches_the_target(case: Case) -> Iterable[Problem]:
+    """Warn of a rope other than the target's. Some drafts are trained with another; most are not."""
+    draft, target = case.spec.rope, case.target.rope
+    if draft.theta is None or target.theta is None:
+        return
+    if (draft.theta, draft.kind, draft.factor) != (target.theta, target.kind, target.factor):
+        yield Problem(
+            field="rope of the draft",
+            value=str(draft),
+            allowed=f"what it was trained with; the target has {target}",
+            remedy="if acceptance is low, above all in long contexts, ask the publisher",
+        )
+
+
+@rule(Severity.WARNING)
+def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
+    """Warn of a partial rotary factor in a speculators draft.
+
+    Its layers are those of transformers, whose plain rope does not read the factor.
+    """
+    partial = case.spec.rope.partial
+    if case.spec.format == "speculators" and partial < 1:
+        yield Problem(
+            field="partial_rotary_factor of the draft's config.json",
+            value=partial,
+            allowed="1, if speculators trained the draft: its forward rotates all channels of a head "
+            f"whatever config.json says, and engines rotate {partial:g} of them, as it says",
+            remedy="set partial_rotary_factor to 1.0 in config.json, compare the acceptance of both "
+            "values with `vllm-eagle verify`, and keep the better one",
+        )
+
+
+@rule(Severity.ERROR)
+def heads_divide(case: Case) -> Iterable[Problem]:
+    heads = case.spec.heads
+    if heads.query % heads.kv:
+        yield Problem(
+            field="num_key_value_heads of the draft's config.json",
+            value=heads.kv,
+            allowed=f"a divisor of num_attention_heads, {heads.query}",
+            remedy=AS_TRAINED,
+        )
+
+
+@rule(Severity.ERROR)
+def layer_types_are_complete(case: Case) -> Iterable[Problem]:
+    types = case.config.layer_types
+    if types is not None and len(types) != case.spec.num_layers:
+        yield Problem(
+            field="layer_types of the draft's config.json",
+            value=f"{len(types)} entries",
+            allowed=f"{case.spec.num_layers}, one per layer",
+            remedy=f'edit config.json: "layer_types" with {case.spec.num_layers} entries, those of the '
+            "draft's own layers",
+        )
+    slides = [kind == "sliding_attention" for kind in types or ()]
+    windows = [layer.window for layer in case.spec.layers]
+    forced = case.spec.family.asks_for_windows(case.config)
+    if (any(slides) or forced) and not any(windows):
+        yield Problem(
+            field="sliding_window of the draft's config.json",
+            value=None,
+            allowed="a positive integer, because layers of the draft slide",
+            remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
+            'write "full_attention" for each in layer_types',
+        )

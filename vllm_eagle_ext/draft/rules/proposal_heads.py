@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what corrects the logits of a block: DFlash2's selector, DSpark's Markov and confidence
+heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.draft_config import ProposalHeads
+from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.foreign_drafts import name_edit
+from vllm_eagle_ext.draft.quantisation import quantised_weights
+from vllm_eagle_ext.draft.rules.vocabulary import is_widened
+
+SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+CONFIDENCE = "confidence_head.proj"
+_MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
+
+
+@rule(Severity.ERROR, of="second head")
+def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
+    """Refuse keys that differ between places: vLLM's classes read one place each."""
+    for key in ProposalHeads.model_fields:
+        yield from contradictions(case.config.heads_stated(key), "the same value everywhere")
+
+
+@rule(Severity.ERROR, of="dflash2")
+def selector_is_stated(case: Case) -> Iterable[Problem]:
+    """Refuse a selector without its sizes.
+
+    vLLM has no defaults; the sizes decide the shapes of the tensors, k does not.
+    """
+    width = case.spec.hidden_size
+    for key in SELECTOR:
+        if case.config.of_heads(key) is None:
+            yield Problem(
+                field=f"{key} of the draft's config.json", value=None,
+                allowed="a positive integer, in dflash_config", remedy=AS_TRAINED,
+            )  # fmt: skip
+    group = case.config.of_heads("conv_group_size")
+    if group and width % group:
+        yield Problem(
+            field="conv_group_size of the draft's config.json", value=group,
+            allowed=f"a divisor of hidden_size, {width}", remedy=AS_TRAINED,
+        )  # fmt: skip
+    most = case.config.of_heads("selector_top_k")
+    if most and most > case.target.vocab_size:
+        yield Problem(
+            field="selector_top_k of the draft's config.json", value=most,
+            allowed=f"at most {case.target.vocab_size}, the target's vocabulary", remedy=AS_TRAINED,
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, of="second head")
+def target_is_not_padded(case: Case) -> Iterable[Problem]:
+    """Refuse a padded target for a draft of a whole vocabulary.
+
+    vLLM's DFlash2 looks candidates of the padding up in its codebooks, and DSpark takes the vocabulary
+    for a reduced one, with a head and a map.
+    """
+    if case.target.padding and not case.is_reduced:
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.target.vocab_size,
+            allowed=f"{case.target.rows}, the rows of the target's tables: vLLM's class of "
+            f"{case.spec.title} drafts knows no padding",
+            remedy="use a draft of another kind, or one that was trained with all of these rows",
+        )
+
+
+@rule(Severity.ERROR, of="dflash2")
+def selector_knows_every_token(case: Case) -> Iterable[Problem]:
+    """Refuse a selector with a reduced vocabulary.
+
+    Candidates are looked up in the codebooks as they come from the head, without d2t.
+    """
+    if case.is_reduced:
+        yield Problem(
+            field="draft_vocab_size of the draft's config.json",
+            value=case.spec.vocabulary.size,
+            allowed=f"{case.target.vocab_size}, the target's vocabulary: vLLM's selector takes draft "
+            "ids for target ids",
+            remedy="use a draft with the whole vocabulary",
+        )
+
+
+@rule(Severity.ERROR, of="dspark")
+def markov_head_is_computed(case: Case) -> Iterable[Problem]:
+    rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
+    if not rank:
+        yield Problem(
+            field="markov_rank of the draft's config.json", value=rank,
+            allowed="a positive integer: a draft without a Markov head is a DFlash draft, whose "
+            'architecture is "DFlashDraftModel"',
+            remedy=f"{AS_TRAINED}; without such a head, {name_edit('DFlashDraftModel')}",
+        )  # fmt: skip
+    if kind not in (None, "vanilla"):
+        yield Problem(
+            field="markov_head_type of the draft's config.json", value=kind,
+            allowed='"vanilla": vLLM\'s class computes no other and does not read the key',
+            remedy="use another draft",
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, of="dspark")
+def markov_candidates_fit(case: Case) -> Iterable[Problem]:
+    most, size = case.config.dspark_draft_topk, case.spec.vocabulary.size
+    if most is not None and most > size:
+        yield Problem(
+            field="dspark_draft_topk of the draft's config.json", value=most,
+            allowed=f"at most {size}, the draft's vocabulary", remedy="lower it, or remove the key",
+        )  # fmt: skip
+    quantised = _MARKOV in quantised_weights(case.files.tensors)
+    config = case.config.quantization_config or {}
+    nested = config.get("quantization")
+    algorithm = (nested if isinstance(nested, dict) else config).get("quant_algo")
+    if most is not None and quantised and algorithm != _GATHERED:
+        yield Problem(
+            field="dspark_draft_topk of the draft's config.json", value=most,
+            allowed=f"none with a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
+            "single rows of it",
+            remedy="remove the key, or use a draft in which this weight is plain",
+        )  # fmt: skip
+
+
+@rule(Severity.WARNING, of="dspark")
+def confidence_head_is_there(case: Case) -> Iterable[Problem]:
+    """Warn of a missing confidence head.
+
+    Without one vLLM's adaptive verification goes by an estimate that it learns while it serves.
+    """
+    has = f"{CONFIDENCE}.weight" in case.files.tensors
+    if case.config.of_heads("enable_confidence_head") and case.has_tensors and not has:
+        yield Problem(
+            field=f"{CONFIDENCE}.weight of the draft",
+            value=None,
+            allowed="a tensor, because enable_confidence_head is true; nothing else changes without it, "
+            "but enable_adaptive_verification goes by an estimate",
+            remedy="if you use enable_adaptive_verification, download all files of the draft",
+        )
+
+
+@rule(Severity.ERROR, of="dspark")
+def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
+    """Refuse half a confidence head: vLLM would leave the rest as the memory was."""
+    parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
+    missing = [name for name in parts if name not in case.files.tensors]
+    if case.config.of_heads("enable_confidence_head") and case.has_tensors and len(missing) == 1:
+        yield Problem(
+            field="confidence head of the draft", value=f"without {missing[0]}",
+            allowed="weight and bias, or neither", remedy="download all files of the draft",
+        )  # fmt: skip
+
+
+@rule(Severity.ERROR, of="dspark")
+def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
+    """Refuse keys that disagree on the first position of a block.
+
+    It is drafted, or it holds the last sampled token.
+    """
+    config = case.config
+    bonus = config.dspark_bonus_anchor
+    places = {
+        "sample_from_anchor at top level": config.sample_from_anchor,
+        "sample_from_anchor in dflash_config": config.block_config.sample_from_anchor,
+        "dspark_bonus_anchor, its opposite,": None if bonus is None else not bonus,
+    }
+    yield from contradictions(places, "one meaning")
+
+
+@rule(Severity.WARNING, of="dspark")
+def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
+    if is_widened(case):
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.config.vocab_size,
+            allowed=f"{case.target.vocab_size}, the target's, or more if the rows after are padding or "
+            "a mask token: the target never accepts such an id",
+            remedy="if the target is not the one that it was trained for, serve it with that one",
+        )

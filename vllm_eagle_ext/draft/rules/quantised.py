@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about quantised drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.patterns import MOST_PATTERNS, first_matches
+from vllm_eagle_ext.draft.quantisation import (
+    FLOATS,
+    SCALE_NAMES,
+    columns_per_scale,
+    gptq_settings,
+    published_modules,
+    quantised_weights,
+    torn_modules,
+    without_scales,
+)
+from vllm_eagle_ext.draft.quantisation_config import (
+    GPTQ_METHODS,
+    GPTQ_RULES,
+    RULE_LEAVES_OUT,
+    first_gptq_rules,
+    malformed_gptq_rules,
+    target_patterns,
+    unnamed,
+)
+from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS
+
+_DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
+_LEAST_BLOCK = 16  # rows; the usual are 32 and 128
+_PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
+_LOW_PRECISION = ("F8", "I", "U8", "F4")
+_SHOWN = 5
+_PATTERNS = f"up to {MOST_PATTERNS} regular expressions that are matched at once"
+_AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its publisher"
+
+
+@rule(Severity.ERROR)
+def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
+    """Refuse lists that name no modules, and patterns that vLLM may match without an end."""
+    config = case.config.quantization_config
+    if config is None:
+        return
+    for place, value, allowed in unnamed(config):
+        yield Problem(
+            field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
+            remedy=_AS_EXPORTED,
+        )  # fmt: skip
+        return
+    modules = published_modules(case)
+    try:
+        first_matches(target_patterns(config), (*modules, *modules.values()))
+    except ValueError as error:
+        yield Problem(
+            field="targets of the draft's quantization_config",
+            value=str(error),
+            allowed=f"names of modules and of classes, and {_PATTERNS}",
+            remedy=_AS_EXPORTED,
+        )
+
+
+@rule(Severity.ERROR)
+def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
+    if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
+        yield Problem(
+            field="quantization_config of the draft's config.json",
+            value=case.spec.quantisation,
+            allowed="none, because every weight of the files is plain",
+            remedy="remove it from config.json, or use the files that belong to it",
+        )
+
+
+@rule(Severity.ERROR)
+def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
+    """Refuse weights of another dtype than the method's, where it has one dtype."""
+    allowed = _DTYPES.get(case.spec.quantisation or "")
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        header = case.files.tensors[module + suffix]
+        if allowed and not header.dtype.startswith(allowed):
+            yield Problem(
+                field=f"dtype of {header.published}",
+                value=header.dtype,
+                allowed=f"{allowed} for the quant_method {case.spec.quantisation}",
+                remedy=_AS_EXPORTED,
+            )
+            return
+
+
+@rule(Severity.ERROR)
+def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
+    """Refuse weights without scales: vLLM leaves a scale that is missing as it was allocated."""
+    if modules := without_scales(case.files.tensors):
+        yield Problem(
+            field="scales of the draft's quantised weights",
+            value=f"without those of {', '.join(modules)}",
+            allowed="a scale with each quantised weight",
+            remedy="download all files of the draft",
+        )
+
+
+@rule(Severity.ERROR)
+def scales_are_numbers(case: Case) -> Iterable[Problem]:
+    """Refuse scales that are no floats. Scales of small groups may have eight bits (NVFP4, MXFP8)."""
+    grouped = {
+        module
+        for module, suffix in quantised_weights(case.files.tensors).items()
+        if suffix == ".weight_packed" or case.files.tensors[module + suffix].dtype != "I8"
+    }
+    for name, header in case.files.tensors.items():
+        module, _, kind = name.rpartition(".")
+        eight_bit = header.dtype.startswith("F8") or header.dtype == "U8"
+        if kind not in SCALE_NAMES or header.dtype in FLOATS or (eight_bit and module in grouped):
+            continue
+        yield Problem(
+            field=f"dtype of {header.published}",
+            value=header.dtype,
+            allowed=", ".join(FLOATS),
+            remedy="export it again",
+        )
+
+
+@rule(Severity.ERROR)
+def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
+    """Refuse scales that are not one for the tensor, one per row, or one per block of rows."""
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        rows = case.files.tensors[module + suffix].shape[:1]
+        scale = case.files.tensors.get(f"{module}.weight_scale")
+        if scale is None or suffix == ".qweight" or not rows or scale.shape in ((), (1,)):
+            continue
+        per_row, per_block = rows[0], scale.shape[0]
+        whole_blocks = per_block > 0 and -(-per_row // per_block) >= _LEAST_BLOCK
+        if per_block not in (1, per_row) and not whole_blocks:
+            yield Problem(
+                field=f"shape of {scale.published}",
+                value=scale.shape,
+                allowed=f"one row, {per_row} rows as its weight has, or one per block of rows",
+                remedy="check that all files belong to the same draft",
+            )
+
+
+@rule(Severity.ERROR)
+def fused_parts_agree(case: Case) -> Iterable[Problem]:
+    """Refuse parts that disagree. vLLM makes one module of q, k and v, and one of gate and up."""
+    if case.spec.quantisation is None:
+        return
+    for name, plain in torn_modules(case).items():
+        yield Problem(
+            field=f"quantised parts of {name.rpartition('.')[2]}",
+            value=f"without {', '.join(plain)}, whose weights are plain",
+            allowed="all of its parts or none: vLLM computes them as one module",
+            remedy="quantise the draft again, with all of them or with none",
+        )
+    for name, parts in gptq_settings(case).items():
+        keys = next(iter(parts.values()))
+        for key in [key for key in keys if len({str(own[key]) for own in parts.values()}) > 1]:
+            yield Problem(
+                field=f"{key} of the parts of {name.rpartition('.')[2]}",
+                value=", ".join(f"{part} {own[key]}" for part, own in parts.items()),
+                allowed="one value: vLLM computes them as one module",
+                remedy="quantise the draft again, with rules that do not tell these apart",
+            )
+
+
+@rule(Severity.ERROR)
+def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
+    """Refuse GPTQ's rules that leave out what the files show quantised: no settings would serve it."""
+    config = case.config.quantization_config or {}
+    if config.get("quant_method") not in GPTQ_METHODS:
+        return
+    field = f"{GPTQ_RULES} of the draft's quantization_config"
+    names = tuple(published_modules(case).values())
+    if (unreadable := next(malformed_gptq_rules(config, names), None)) is not None:
+        yield Problem(
+            field=field,
+            value=unreadable,
+            allowed=f"a mapping of {_PATTERNS} to settings",
+            remedy=_AS_EXPORTED,
+        )
+        return
+    for name, rule_ in first_gptq_rules(config, names).items():
+        if rule_ is not None and rule_.startswith(RULE_LEAVES_OUT):
+            yield Problem(
+                field=field,
+                value=f"{rule_!r}, which leaves out {name}",
+                allowed="rules that leave out what is plain: this weight is quantised",
+                remedy=_AS_EXPORTED,
+            )
+            return
+
+
+@rule(Severity.ERROR)
+def qweights_fit(case: Case) -> Iterable[Problem]:
+    """Refuse scales of AWQ and GPTQ that do not fit.
+
+    Their shape, [groups, rows], tells how many rows a packed weight stands for.
+    """
+    table = case.expected
+    columns_of = columns_per_scale(case)
+    for module, suffix in quantised_weights(case.files.tensors).items():
+        scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
+        if suffix != ".qweight" or scales is None or expected is None:
+            continue
+        rows, columns = expected.shape
+        size = columns_of(module)
+        size = columns if size == -1 else size
+        groups = size and -(-columns // size)
+        if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
+            counted = "a row per group" if groups is None else f"{groups} rows, one per {size} columns"
+            yield Problem(
+                field=f"shape of {scales.published}",
+                value=scales.shape,
+                allowed=f"{counted}, and {rows} columns, the rows of its weight",
+                remedy="check config.json; of a gated draft, use the one with plain weights",
+            )
+
+
+@rule(Severity.ERROR)
+def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
+    if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
+        yield Problem(
+            field="order of the draft's aux layers",
+            value=list(case.spec.aux_layers.published_ids or ()),
+            allowed="ascending ids: the blocks of a quantised fc cannot be permuted",
+            remedy="use the draft with a plain fc",
+        )
+
+
+@rule(Severity.ERROR)
+def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
+    """Refuse packed values and scales in modules that vLLM builds without a quantisation.
+
+    Another rule checks the dtypes of a plain draft that our classes serve.
+    """
+    if case.spec.quantisation is None and not case.spec.drafter.is_vllms:
+        return
+    plain = case.spec.family.plain_modules
+    if quantised_weights(case.files.tensors).get("lm_head") == ".qweight":
+        plain = tuple(dict.fromkeys((*plain, "lm_head.")))  # vLLM pads its rows, not packed ones
+    packed = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if name.startswith(plain)
+        and (name.endswith(_PACKED) or "scale" in name or header.dtype.startswith(_LOW_PRECISION))
+    ]
+    if packed:
+        yield Problem(
+            field="quantised tensors of the draft",
+            value=", ".join(packed[:_SHOWN]),
+            allowed="a quantisation that leaves out " + ", ".join(name.rstrip(".") for name in plain),
+            remedy="use a draft in which these are plain",
+        )

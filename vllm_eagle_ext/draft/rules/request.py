@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about what the user asks of a draft: how many tokens, for how long texts, on which runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from vllm_eagle_ext.draft.attention import can_have_a_window
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.spec import DraftSpec
+
+MOST_USEFUL_K = 10  # of a draft that runs once per token
+MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps
+
+
+@rule(Severity.WARNING)
+def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
+    trained, wanted = case.spec.trained_length, case.request.max_model_len
+    if trained is None or wanted is None or trained >= wanted:
+        return
+    if all(layer.window is not None and layer.window <= trained for layer in case.spec.layers):
+        return
+    yield Problem(
+        field="positions in the draft's config",
+        value=trained,
+        allowed=f"at least max_model_len, {wanted}",
+        remedy=f"expect acceptance to fall beyond {trained} tokens, and vLLM's V1 runner to draft "
+        "nothing where a text is longer than the draft's max_position_embeddings: "
+        + (_COMPARE.format(trained) if can_have_a_window(case.spec.drafter) else "")
+        + "lower --max-model-len if no request is longer",
+    )
+
+
+_COMPARE = (
+    'compare it with the option {{"eagle_ext": {{"draft_window": "auto"}}}}, with which the draft '
+    "attends only to its last {} tokens; "
+)
+
+
+@rule(Severity.NOTE)
+def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
+    """Note a short trained length where it is not known how long the requests may be."""
+    trained, most = case.spec.trained_length, case.target.max_position_embeddings
+    if case.request.max_model_len is None and trained is not None and most and trained < most:
+        yield Problem(
+            field="positions in the draft's config",
+            value=trained,
+            allowed=f"fewer than the target's {most}, if requests are shorter. In longer ones it "
+            "drafts less well",
+            remedy=f"name the longest request by --max-model-len, up to {trained}",
+        )
+
+
+@rule(Severity.ERROR)
+def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
+    """Refuse K if a step, which verifies 1 + K tokens, leaves no room for a prompt in the context."""
+    k, room = case.request.k, case.request.max_model_len or case.target.max_position_embeddings
+    if k is not None and room is not None and 0 < room <= k + 1:  # vLLM reports other lengths
+        most = f"less than {room - 1}" if room > 2 else "none in so short a context"
+        longer = f"raise max_model_len to at least {k + 2}"
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"{most}: a step verifies 1 + K tokens, and max_model_len is {room}",
+            remedy=f"use fewer, or {longer}" if room > 2 else longer,
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def k_can_pay(case: Case) -> Iterable[Problem]:
+    """Refuse a large K for a draft that runs once per token; others draft all tokens in one pass."""
+    k, family = case.request.k, case.spec.family
+    in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
+    if k is not None and k > MOST_K and not in_one_pass:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {MOST_K}: the draft runs once per token. Even where 95 % of each position "
+            f"are accepted, a step reaches position {MOST_K} in 4 % of all cases",
+            remedy="use 3 to 7, and measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
+        )
+
+
+@rule(Severity.WARNING, of="eagle3")
+def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
+    """Warn of a K whose last positions are seldom reached.
+
+    A position counts only if all before it were accepted: at 80 % each, the tenth in one step of nine.
+    EAGLE-3 heads are trained to unroll some 7 tokens.
+    """
+    k = case.request.k
+    if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {MOST_USEFUL_K} for a draft that does not say what it was trained for: even "
+            f"where 80 % of each position are accepted, position {k} is reached in "
+            f"{100 * 0.8**k:.2g} % of the steps, and each costs a pass of the draft",
+            remedy="measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
+        )
+
+
+@rule(Severity.WARNING)
+def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
+    layout = case.request.options.gate_layout
+    if layout is not None and case.spec.gate is None:
+        yield Problem(
+            field="additional_config.eagle_ext.gate_layout",
+            value=layout,
+            allowed="left out: the attention of this draft has no gate",
+            remedy="leave the option out, or check that it is the draft you mean",
+        )
+
+
+@rule(Severity.WARNING)
+def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
+    trained, k = case.spec.trained_k, case.request.k
+    if trained is not None and k is not None and k > trained and not case.spec.family.fills_a_block:
+        yield Problem(
+            field="num_speculative_tokens",
+            value=k,
+            allowed=f"up to {trained}, the number of tokens the draft was trained to unroll",
+            remedy=f"compare the speed with {trained}: later positions are seldom accepted",
+        )
+
+
+def wanted_runner(
+    spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
+) -> tuple[Literal["v1", "v2"], str] | None:
+    """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
+    family, windows = spec.family, {layer.window for layer in spec.layers}
+    if family.runs_on_v2_only:
+        return "v2", "vLLM computes its second head only on the V2 runner"
+    if not spec.fuses_aux_states and v2_needs_aux_states:
+        return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
+    if family.asks_for_parallel_drafting and parallel_drafting:
+        return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
+    if family.mixes_windows_on_v2_only and len(windows) > 1:
+        return "v2", "vLLM's V1 runner has one KV cache group for all draft layers"
+    return None
+
+
+@rule(Severity.ERROR)
+def runner_serves_it(case: Case) -> Iterable[Problem]:
+    asked = case.request
+    wanted = wanted_runner(
+        case.spec,
+        parallel_drafting=bool(asked.parallel_drafting),
+        v2_needs_aux_states=asked.v2_needs_aux_states,
+    )
+    if wanted and asked.runner and asked.runner != wanted[0]:
+        yield Problem(
+            field="model runner",
+            value=asked.runner,
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM with {_forcing(wanted[0])}",
+        )
+
+
+@rule(Severity.NOTE)
+def runner_is_particular(case: Case) -> Iterable[Problem]:
+    """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
+    wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
+    if case.request.runner is None and wanted:
+        yield Problem(
+            field="model runner",
+            value="chosen by vLLM",
+            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
+            remedy=f"start vLLM with {_forcing(wanted[0])}",
+        )
+
+
+def _forcing(runner: Literal["v1", "v2"]) -> str:
+    needs = ", on a GPU: that runner needs Triton" if runner == "v2" else ""
+    return f"VLLM_USE_V2_MODEL_RUNNER={int(runner == 'v2')}{needs}"

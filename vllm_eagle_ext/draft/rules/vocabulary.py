@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about vocabularies, embeddings and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.read_spec import kept_ids, tensor_integers
+from vllm_eagle_ext.draft.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
+
+_BELONGS = "check that config.json belongs to the weights"
+
+
+def is_widened(case: Case) -> bool:
+    """Say whether the draft has rows of its own after those of the target's tokens, such as a mask's."""
+    spec, size = case.spec, case.target.vocab_size
+    has_head = spec.head == "own" or spec.vocabulary.size == size
+    is_able = spec.family.widens_inputs and spec.embeddings == "own" and has_head
+    return is_able and case.config.vocab_size > size
+
+
+@rule(Severity.ERROR)
+def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
+    if is_widened(case):
+        return
+    if case.config.vocab_size != case.target.vocab_size:
+        yield Problem(
+            field="vocab_size of the draft's config.json",
+            value=case.config.vocab_size,
+            allowed=f"{case.target.vocab_size}, the target's",
+            remedy=_how_to_fit(case),
+        )
+    if case.spec.vocabulary.size > case.target.vocab_size:
+        yield Problem(
+            field="draft_vocab_size of the draft's config.json",
+            value=case.spec.vocabulary.size,
+            allowed=f"at most {case.target.vocab_size}, the target's vocabulary",
+            remedy="serve the draft with the target it was trained for",
+        )
+
+
+def _how_to_fit(case: Case) -> str:
+    """Say what to do about another vocabulary, by the draft's own tables."""
+    size, spec = case.target.vocab_size, case.spec
+    edit = f'edit config.json: "vocab_size": {size}'
+    if case.config.vocab_size < size:
+        return f"its tables or its map are larger than that: {edit}, if they are of this target's size"
+    if (spec.head, spec.embeddings) == ("shared", "shared") and "d2t" not in case.files.tensors:
+        return f"if it was trained for this target, whose tables it shares, {edit}"
+    return "serve the draft with the target it was trained for"
+
+
+@rule(Severity.ERROR)
+def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
+    """Refuse a reduced vocabulary without d2t, and a whole one with a map.
+
+    Without a map vLLM takes draft ids for target ids. For a whole vocabulary it has no place for one, so
+    that only the identity, which many trainers write, can be left out while it is loaded.
+    """
+    if not case.has_tensors:
+        return
+    header = case.files.tensors.get("d2t")
+    sizes = f"draft vocabulary {case.spec.vocabulary.size} of {case.target.vocab_size}"
+    if case.is_reduced and header is None:
+        yield Problem(
+            field="d2t of the draft",
+            value=None,
+            allowed=f"a map, because the {sizes} is reduced",
+            remedy="download all files of the draft, or check that config.json belongs to the weights",
+        )
+    if case.is_reduced or header is None:
+        return
+    d2t = tensor_integers(case.files, "d2t")
+    tokens = header.shape[0] if len(header.shape) == 1 else 0
+    if d2t and tokens == case.spec.vocabulary.size and is_identity(d2t):
+        return
+    other_size = tokens not in (0, case.spec.vocabulary.size)
+    yield Problem(
+        field="d2t of the draft",
+        value=f"a map of {tokens} tokens" if other_size else "a map into another order of tokens",
+        allowed=f"none, or zeros, because the {sizes} is not reduced",
+        remedy=f'if lm_head has {tokens} rows, state "draft_vocab_size": {tokens} in config.json'
+        if other_size
+        else "export the draft with the rows of lm_head in the target's order, without d2t and t2d",
+    )
+
+
+@rule(Severity.ERROR)
+def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
+    """Refuse a t2d that marks only part of a whole vocabulary.
+
+    It may mark nothing, as a trainer leaves it that never fills it in.
+    """
+    header, size = case.files.tensors.get("t2d"), case.target.vocab_size
+    if header is None or case.is_reduced:
+        return
+    kept = kept_ids(case.files)
+    if kept is None or header.shape != (size,) or len(kept) not in (0, size):
+        marks = f"{len(kept)} target ids marked" if kept is not None else f"{header.dtype}"
+        yield Problem(
+            field="t2d of the draft",
+            value=f"{marks}, of shape {header.shape}",
+            allowed=f"none, or a mask of all {size} target ids, because the draft vocabulary is not "
+            "reduced",
+            remedy=_BELONGS,
+        )
+
+
+@rule(Severity.ERROR)
+def d2t_is_a_map(case: Case) -> Iterable[Problem]:
+    """Refuse a d2t that is no map.
+
+    vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around.
+    """
+    header, size = case.files.tensors.get("d2t"), case.spec.vocabulary.size
+    if header is None or not case.is_reduced:
+        return
+    d2t = tensor_integers(case.files, "d2t")
+    if not d2t or header.shape != (size,):
+        value = f"{header.dtype} of shape {header.shape}"
+        allowed = f"{size} integers, one per draft token"
+    elif case.spec.vocabulary.map_kind is None:
+        ids = target_ids(d2t, "offset")
+        distinct = len(set(ids))
+        value = f"offsets that give target ids {min(ids)} to {max(ids)}, {distinct} of them distinct"
+        allowed = f"{len(d2t)} different target ids from 0 to {case.target.vocab_size - 1}"
+    else:
+        return
+    yield Problem(
+        field="d2t of the draft",
+        value=value,
+        allowed=allowed,
+        remedy="export d2t again, as offsets (target id minus draft id)",
+    )
+
+
+@rule(Severity.WARNING)
+def d2t_ascends(case: Case) -> Iterable[Problem]:
+    """Warn of a map that does not ascend. A damaged one may be a map as well."""
+    kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
+    if kind and d2t and not ascends(target_ids(d2t, kind)):
+        yield Problem(
+            field="order of the target ids in d2t",
+            value="not ascending",
+            allowed="any order that lm_head has too; most exports ascend, some go by frequency",
+            remedy="if acceptance is near zero, export d2t and lm_head again",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
+    kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
+    header = case.files.tensors.get("t2d")
+    if header is None or kind is None or d2t is None:
+        return
+    kept = kept_ids(case.files)
+    if header.shape != (case.target.vocab_size,) or kept is None:
+        value: object = f"{header.dtype} of shape {header.shape}"
+    elif (differing := set(kept) ^ set(target_ids(d2t, kind))) == set():
+        return
+    else:
+        value = f"a mask that differs from d2t in {len(differing)} target ids, such as {min(differing)}"
+    yield Problem(
+        field="t2d of the draft",
+        value=value,
+        allowed=f"a mask over the {case.target.vocab_size} target ids that marks what d2t maps to",
+        remedy="ask the publisher which of the two the draft was trained with",
+    )
+
+
+@rule(Severity.ERROR)
+def head_is_present(case: Case) -> Iterable[Problem]:
+    """Refuse a missing head: without one, vLLM cuts the target's head to the first columns."""
+    if case.spec.head != "shared":
+        return
+    if case.is_reduced:
+        reason = f"a tensor of {case.spec.vocabulary.size} rows, because the draft vocabulary is reduced"
+    elif case.spec.hidden_size != case.spec.target_hidden_size:
+        reason = (
+            f"a tensor of width {case.spec.hidden_size}, because the target's head has width "
+            f"{case.spec.target_hidden_size}"
+        )
+    else:
+        return
+    yield Problem(
+        field="lm_head.weight of the draft",
+        value=None,
+        allowed=reason,
+        remedy="download all files of the draft",
+    )
+
+
+@rule(Severity.ERROR)
+def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
+    spec = case.spec
+    if spec.embeddings == "shared" and spec.hidden_size != spec.target_hidden_size:
+        yield Problem(
+            field="embed_tokens.weight of the draft",
+            value=None,
+            allowed=f"a tensor of width {spec.hidden_size}, because the target's embeddings have width "
+            f"{spec.target_hidden_size}",
+            remedy="use a checkpoint that carries its own embeddings",
+        )
+
+
+@rule(Severity.WARNING, of="eagle3")
+def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
+    """Warn of shared parts that usually are the draft's own.
+
+    Nearly every EAGLE-3 draft has a head of its own, and speculators writes the embeddings too.
+    """
+    missing = []
+    if case.spec.head == "shared" and not case.is_reduced:
+        missing.append("lm_head.weight")
+    if case.spec.embeddings == "shared" and case.spec.format == "speculators":
+        missing.append("embed_tokens.weight")
+    for name in missing:
+        yield Problem(
+            field=f"{name} of the draft",
+            value=None,
+            allowed="a tensor of its own; the target's is used in its place",
+            remedy="if acceptance is low, check that all files of the draft were downloaded",
+        )
+
+
+@rule(Severity.ERROR, can_run=True)
+def tokenizers_agree(case: Case) -> Iterable[Problem]:
+    difference = compare_tokenizers(case.files.folder, case.target.folder)
+    if difference:
+        yield Problem(
+            field="tokenizer.json of the draft",
+            value=difference,
+            allowed="the target's tokens under the target's ids",
+            remedy="serve the draft with the target it was trained for, or remove the file if it came "
+            "into the folder by mistake: the target's tokenizer is used",
+        )

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells the cause of a failed start last and on one line, from the process that the user started.
+
+What ends that process only points at the cause, which stands a hundred lines above in the traceback of
+a worker. So every process of vLLM's notes its errors in one file, whose path its children inherit in
+the environment, and the first process reads it when an exception that nobody caught ends it. Workers
+that Ray starts inherit nothing: their errors come back through Ray to a process that does.
+
+The file lies in memory and has no name in any folder: nobody else can put one in its place, and it is
+gone with the process, however that ends. Linux has such files; elsewhere nothing is noted.
+
+Users without a draft, and programs that catch the exception, see nothing of this. Nothing of it may
+fail a start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vllm_eagle_ext.errors import EagleExtError
+from vllm_eagle_ext.printable import printable
+from vllm_eagle_ext.start.failure_causes import earliest, is_pointer, telling
+
+NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
+_MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
+_NAME = "vllm-eagle-ext"
+_RUNNING = "EngineCore encountered an issue"  # vLLM's EngineDeadError: it had started
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def watch() -> None:
+    """Watch over a start, in the process that the user started, when an engine is being configured.
+
+    This drops what an earlier start noted. It does nothing in vLLM's own children, which configure
+    engines too, nor where no file can be made.
+    """
+    if multiprocessing.parent_process() is not None:
+        return
+    with contextlib.suppress(Exception):
+        os.environ[NOTES] = _notes(os.getpid())  # whatever became of the environment since
+        _file().write_text("")
+        join()
+
+
+@functools.lru_cache(maxsize=1)
+def _notes(owner: int) -> str:
+    """Make the file of a process, once, and return its path for the process and its children."""
+    descriptor = os.memfd_create(_NAME)
+    os.fchmod(descriptor, 0o600)
+    sys.excepthook = functools.partial(_tell, sys.excepthook, owner)
+    return f"/proc/{owner}/fd/{descriptor}"
+
+
+def _file() -> Path:
+    """Return the path of the notes.
+
+    Raises:
+        OSError: they are gone, and another file may have their place.
+    """
+    path = Path(os.environ[NOTES])
+    if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+        raise FileNotFoundError(path)
+    return path
+
+
+def join() -> None:
+    """Note the errors of this process, if the first process of vLLM's watches. Idempotent."""
+    factory = logging.getLogRecordFactory()
+    if NOTES in os.environ and not isinstance(factory, _Noting):
+        logging.setLogRecordFactory(_Noting(factory))
+
+
+class _Noting:
+    """Makes log records, and notes errors.
+
+    vLLM configures logging anew in each child, which removes handlers, but not the factory.
+    """
+
+    def __init__(self, factory: Callable[..., logging.LogRecord]) -> None:
+        self.factory = factory
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = self.factory(*args, **kwargs)
+        with contextlib.suppress(Exception):  # logging goes on whatever becomes of the note
+            if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1]:
+                _note(record.exc_info[1])
+        return record
+
+
+def _note(error: BaseException) -> None:
+    path = _file()
+    full = path.stat().st_size > _MOST_BYTES  # of errors that an engine outlived
+    with path.open("w" if full else "a") as file:  # one write, so that those of two do not mix
+        file.write(json.dumps([f"{os.getpid()}", line_of(error)]) + "\n")
+
+
+def line_of(error: BaseException) -> str:
+    """Give an error's name and the line of its message that tells; without one, the code that raised."""
+    name, first, others = _told(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    if found := _of_pydantic(error):
+        line = f"{name}: {found}"
+    elif first and is_pointer(first):
+        line = next(filter(telling, others), f"{name}: {first}")
+    elif first:
+        line = f"{name}: {first}"
+    else:
+        at = frames[-1] if frames else None
+        line = f"{name}: {at.line} ({at.filename}:{at.lineno})" if at else name
+    return line[:_MOST_CHARACTERS]
+
+
+def _told(error: BaseException) -> tuple[str, str, list[str]]:
+    """Split an error into its name, the first line of its message that is not blank, and the others."""
+    told = "".join(traceback.format_exception_only(error)).strip()
+    # Python shows the code of a SyntaxError first.
+    at = max(told.find(f"{type(error).__name__}: ") if isinstance(error, SyntaxError) else 0, 0)
+    name = told[at:].splitlines()[0].partition(":")[0]
+    message = told[at + len(name) :].removeprefix(":").strip()
+    first, *others = [line.strip() for line in message.splitlines()] or [""]
+    return name, first, others
+
+
+def _of_pydantic(error: BaseException) -> str | None:
+    """Give what a pydantic error tells: its message begins and ends with lines that tell nothing."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return None
+    first = error.errors()[0]
+    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+
+
+def _tell(before: _Hook, owner: int, *raised: Any) -> None:
+    """Run as sys.excepthook: tell the cause after the hook that was there `before`."""
+    before(*raised)
+    with contextlib.suppress(Exception):
+        if os.getpid() == owner and (line := last_line(raised[1], raised[2])):
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+            sys.stderr.write(f"{printable(line)}\n")
+
+
+def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
+    """Compose the line after the traceback of an exception that ends the process.
+
+    Returns:
+        None where the traceback's own last line says it, or where it is not of an engine's start.
+    """
+    own = line_of(error)
+    if is_pointer(own):
+        cause = _noted()
+        if cause is None:
+            return None
+    elif isinstance(error, EagleExtError) or any(
+        frame.name == "create_engine_config" for frame in traceback.extract_tb(trace)
+    ):
+        cause = own
+        if traceback.format_exception_only(error)[-1].strip().splitlines()[-1].strip() == own:
+            return None
+    else:
+        return None
+    happened = "ended" if _RUNNING in own else "did not start"
+    return f"vllm-eagle-ext: the engine {happened}: {_plain(cause)}"
+
+
+def _noted() -> str | None:
+    lines = _file().read_text().splitlines()
+    said = [(process, line) for process, line in map(json.loads, lines)]
+    place = earliest(said)
+    return None if place is None else said[place][1]
+
+
+def _plain(cause: str) -> str:
+    """Drop the name of an error of this package, whose message says all."""
+    _, mark, message = cause.partition("vllm-eagle-ext: ")
+    return message if mark else cause

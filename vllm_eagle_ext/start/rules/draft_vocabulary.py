@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the option `draft_vocabulary`: whether rows of a whole head can be kept, and followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from vllm_eagle_ext.draft import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.quantisation import LISTS, quantised_weights
+from vllm_eagle_ext.draft.target_facts import text_config
+from vllm_eagle_ext.draft.vocabulary import OPTION
+from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.options import Options
+
+METHODS = ("eagle3", "dflash")
+_ROWS = 64  # vLLM pads a head to a multiple
+_QUANTISED_COPY = "draft_lm_head_quantization"  # vLLM's, since 0.33
+# They load whole modules, and end with what this package follows; others write into weights.
+FOLLOWED_TRANSFERS = ("nccl", "ipc")
+
+
+@rule(Severity.ERROR, error=OptionsError)
+def rows_can_be_kept(case: Case, config: Any) -> Iterable[Problem]:
+    """Refuse the option for a head without plain rows, and ids that are no part of the target's."""
+    path, ids, size = case.request.options.draft_vocabulary, case.spec.kept_ids, case.target.vocab_size
+    if ids is None:
+        return
+    target = config.model_config.hf_config.to_dict()
+    for reason in (*obstacles(case, target), *_obstacles_of_engine(case, config)):
+        yield Problem(field=OPTION, value=path, allowed=reason, remedy="leave the option out")
+    ranks = config.parallel_config.tensor_parallel_size
+    least, padded = _ROWS * ranks, -(-len(ids) // _ROWS) * _ROWS
+    if padded % ranks:
+        yield Problem(
+            field=f"length of {OPTION}",
+            value=len(ids),
+            allowed=f"a multiple of {least}, since {ranks} ranks share rows in steps of {_ROWS}",
+            remedy="write the file with other --entries",
+        )
+    if not least <= len(ids) < size or ids[-1] >= size:
+        yield Problem(
+            field=f"length and last id of {OPTION}",
+            value=(len(ids), ids[-1]),
+            allowed=f"{least} ids ({_ROWS} on each rank) to {size - 1}, none above {size - 1}",
+            remedy="write the file for this target with `vllm-eagle vocabulary`",
+        )
+
+
+def obstacles(case: Case, target: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is allowed in place of what keeps this draft's head from being reduced.
+
+    Args:
+        target: its config.json.
+    """
+    spec = case.spec
+    if spec.drafter.is_vllms:
+        yield f"EAGLE-3 and DFlash drafts: {spec.title} drafts run in classes of vLLM's"
+    elif case.is_reduced:
+        size = f"{spec.vocabulary.size} of {case.target.vocab_size}"
+        yield f"a draft with a whole vocabulary: this one has {size} tokens"
+    if "lm_head" in quantised_weights(case.files.tensors):
+        yield "a draft whose own head is plain: this one's is quantised, and has no rows to keep"
+    if spec.head != "own" and quantises_head(target):
+        yield "a target with a plain head: this one's, which the draft reads, is quantised"
+
+
+def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
+    if case.spec.head == "own" or case.spec.drafter.is_vllms:
+        return
+    if getattr(config.speculative_config, _QUANTISED_COPY, None) is not None:
+        yield f"one of this option and {_QUANTISED_COPY}, which puts a quantised head in its place"
+    transfer = getattr(config.weight_transfer_config, "backend", None)
+    if transfer not in (None, *FOLLOWED_TRANSFERS):
+        followed = f"weight transfer by {' or '.join(FOLLOWED_TRANSFERS)}"
+        yield f"{followed}: after one by {transfer} the kept rows would be the old ones"
+
+
+@rule(Severity.ERROR, error=OptionsError)
+def draft_vocabulary_is_used(config: Any, options: Options) -> Iterable[Problem]:
+    """Refuse the option where another draft runs, which would not follow it."""
+    speculative = config.speculative_config
+    if options.draft_vocabulary is not None and speculative and speculative.method not in METHODS:
+        yield Problem(
+            field=OPTION,
+            value=options.draft_vocabulary,
+            allowed=f"no value but with {' and '.join(METHODS)} drafts",
+            remedy="leave the option out",
+        )
+
+
+def quantises_head(config: Mapping[str, Any]) -> bool:
+    """Tell whether a target's config.json states a quantised head; a start asks vLLM's module too."""
+    found = config.get("quantization_config") or text_config(config).get("quantization_config")
+    if not isinstance(found, Mapping):
+        return False
+    method = str(found.get("quant_method"))
+    if found.get("lm_head") is True:  # GPTQ and AWQ
+        return True
+    if method == "compressed-tensors":
+        groups = found.get("config_groups")
+        each = groups.values() if isinstance(groups, Mapping) else ()
+        return any(
+            "lm_head" in str(group.get("targets")) for group in each if isinstance(group, Mapping)
+        )
+    if not method.startswith("modelopt"):
+        return False
+    inner = found.get("quantization")
+    blocks = [found, inner] if isinstance(inner, Mapping) else [found]
+    return not any("lm_head" in str(block.get(key)) for block in blocks for key in LISTS["modelopt"])

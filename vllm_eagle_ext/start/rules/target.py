@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about the target, as vLLM serves it, and what a draft asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from vllm_eagle_ext.draft import Case
+from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
+from vllm_eagle_ext.memory.parameter_count import head_read
+from vllm_eagle_ext.start.rules.model_source import has_interface
+from vllm_eagle_ext.start.rules.vllm_config import architecture_of, runner_of, text_of
+
+# On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at layer 0's input (0.32).
+WITHOUT_EMBEDDINGS = frozenset(
+    {
+        "DeepseekForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM",
+        "KimiK25ForConditionalGeneration", "KimiVLForConditionalGeneration",
+        "MistralLarge3ForCausalLM",
+    }
+)  # fmt: skip
+# Whose class has the interface for whatever language model the config names.
+_HOLDING_ANY = frozenset(
+    {
+        "LlavaForConditionalGeneration", "Mistral3ForConditionalGeneration",
+        "PixtralForConditionalGeneration",
+    }
+)  # fmt: skip
+# Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
+V1_IMAGE_TOKEN_CLASSES = (
+    "BailingMoeV3VLForConditionalGeneration",
+    "Cohere2VisionForConditionalGeneration",
+    "Exaone4_5_ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "GlmOcrForConditionalGeneration",
+    "HunYuanVLForConditionalGeneration",
+    "InternS2PreviewForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+    "KimiK3ForConditionalGeneration",
+    "MiMoV2OmniForCausalLM",
+    "NemotronH_Nano_VL_V2",
+    "PixtralForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
+)
+
+_MUCH_OF_A_STEP = 0.1  # of the target
+# Whose class takes the config's `image_token_id` for it, before the draft is loaded.
+IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
+
+
+@rule(Severity.ERROR, error=UnsupportedTargetError)
+def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
+    """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
+    if case.spec.fuses_aux_states and not target_supports_eagle3(config):
+        from vllm_eagle_ext import compat
+
+        yield Problem(
+            field="architecture of the target",
+            value=architecture_of(config),
+            allowed="one whose class hands out the hidden states of its layers, which this draft reads; "
+            f"the class in vLLM {compat.vllm_version()} does not (it lacks SupportsEagle3)",
+            remedy="--model-impl transformers if transformers has the model: that class hands them out. "
+            "Else serve the target without this draft",
+        )
+
+
+@rule(Severity.ERROR, error=UnsupportedTargetError)
+def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
+    """Refuse targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft.
+
+    V2 drafts for any target, from its text.
+    """
+    if runner_of(config) != "v1":
+        return
+    served_by = class_with_images(config)
+    if served_by in (None, *V1_IMAGE_TOKEN_CLASSES, *IMAGE_TOKEN_ID_CLASSES):
+        return
+    # Which V1 reads of those that it knows.
+    stated = getattr(config.model_config.hf_config, "image_token_id", None)
+    name_it = f"--hf-overrides '{{\"image_token_index\": {stated}}}', "
+    yield Problem(
+        field=f"class that serves the target's {architecture_of(config)}",
+        value=served_by,
+        allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
+        "image_token_index, or one that V1 knows by name: " + ", ".join(V1_IMAGE_TOKEN_CLASSES),
+        remedy=(name_it if type(stated) is int else "")
+        + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
+    )
+
+
+@rule(Severity.ERROR, error=UnsupportedTargetError)
+def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem]:
+    """Refuse a draft that reads the embeddings of a target whose first layer fails there."""
+    spec, architecture = case.spec, architecture_of(config)
+    if 0 in spec.aux_layers.layer_ids and architecture in WITHOUT_EMBEDDINGS:
+        yield Problem(
+            field=f"target layers whose input the draft {spec.model!r} reads of a {architecture}",
+            value=list(spec.aux_layers.layer_ids),
+            allowed="1 and above: vLLM's layers of this target fail at layer 0's input, the embeddings",
+            remedy="if the ids were understood wrongly, set the option aux_layers",
+        )
+
+
+@rule(Severity.ERROR, error=SpeculativeConfigError)
+def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
+    """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
+    key = "use_local_argmax_reduction"
+    keeps = case.spec.head == "shared" and case.spec.kept_ids is None
+    if case.target.padding and keeps and config.speculative_config.use_local_argmax_reduction:
+        yield Problem(
+            field=f"speculative_config.{key}",
+            value=True,
+            allowed=f"false for this draft: the target's head has {case.target.padding} rows after its "
+            "vocabulary, which vLLM leaves out of whole logits only",
+            remedy="leave the key out",
+        )
+
+
+@rule(Severity.NOTE)
+def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
+    """Tell where a head is a good part of what the target reads in a step."""
+    spec = case.spec
+    at_once = spec.family.drafts_in_parallel
+    read = head_read(spec.head_bytes, text_of(config), at_once=at_once)
+    if read is None or at_once or read.share <= _MUCH_OF_A_STEP:
+        return
+    quantise = '"draft_lm_head_quantization": "fp8" in the speculative config (vLLM 0.33, V2 runner)'
+    is_shared = spec.head == "shared"
+    shorten = "the option draft_vocabulary (docs/draft_vocabulary.md)"
+    yield Problem(
+        field="output head that the draft reads",
+        value=str(read),
+        allowed="up to a tenth for a head that costs little",
+        remedy=f"try {shorten}, or {quantise}" if is_shared else f"try {shorten}",
+    )
+
+
+def target_supports_eagle3(config: Any) -> bool:
+    """Ask the class that serves a target for vLLM's interface.
+
+    vLLM's own classes are read, not imported. A target that replays is asked for as vLLM's, from which
+    its class comes.
+    """
+    target, architecture = config.model_config, architecture_of(config)
+    inner = getattr(target.hf_text_config, "architectures", None)
+    if architecture in _HOLDING_ANY and isinstance(inner, list) and inner:
+        architecture = str(inner[0])
+    # A class that vLLM does not know is another package's, or vLLM has its own words for it.
+    entry = target.registry.models.get(architecture)
+    module = str(getattr(entry, "module_name", ""))
+    if module.startswith("vllm."):
+        return has_interface(module, entry.class_name)
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
+    return bool(supports_eagle3(served_by))
+
+
+def _architectures(config: Any) -> list[str]:
+    """Return those of the target, in place of ours where it replays."""
+    published, stated = architecture_of(config), config.model_config.architectures
+    return list(stated) if config.model_config.architecture == published else [published]
+
+
+def class_with_images(config: Any) -> str | None:
+    """Name vLLM's class of a target with images whose config does not name their token; None: none.
+
+    Several architectures may share a class, or have one for another runner.
+    """
+    target = config.model_config
+    if not target.is_multimodal_model or hasattr(target.hf_config, "image_token_index"):
+        return None
+    info, _ = target.registry.inspect_model_cls(_architectures(config), target)
+    return str(info.architecture)
