@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that replaces names of vLLM's in a start.
 
-`python -m vllm_eagle_ext.start.touched` prints what the docstrings here say. Facts of single releases also
-stand where they matter, each next to the code that they explain.
+`python -m vllm_eagle_ext.start.touched` prints what the docstrings here say. Facts of single releases
+also stand where they matter, each next to the code that they explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what the package replaces of vLLM, as the docstrings of the code that replaces it say it.
 
-`python -m vllm_eagle_ext.start.touched` shows symptom, cause, seam and the condition for removal of each.
+`python -m vllm_eagle_ext.start.touched` shows symptom, cause, seam and condition for removal of each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
   - in a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method
     (replay/layer.py), until vLLM takes such layers from a registry; the target's class back to vLLM's if
     the self-check fails (replay/targets.py).
-- In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py), until
-  vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares them plain.
+- In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py),
+  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares them.
 - In workers of `bench` and `verify`: methods that time a step (measure/engine/probe.py), until vLLM's
   metrics tell target and draft apart.
 """
@@ -43,7 +43,7 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
 
 def replacements() -> dict[str, str]:
     """Read the docstrings that give a condition for removal, by the place of their code."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     found = {}
     for source in _REPLACING:
         module = source.removesuffix(".py").replace("/", ".")
