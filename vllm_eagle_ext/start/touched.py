@@ -35,7 +35,8 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
     (replay/layer.py), until vLLM takes such layers from a registry; the target's class back to vLLM's if
     the self-check fails (replay/targets.py).
 - In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py),
-  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares them.
+  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares
+  them.
 - In workers of `bench` and `verify`: methods that time a step (measure/engine/probe.py), until vLLM's
   metrics tell target and draft apart.
 """
