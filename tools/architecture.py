@@ -86,7 +86,7 @@ LAYERS = (
     ),
     Layer(
         "marks",
-        ("start.failed_start", "families.resolved_marker", "replay.metrics"),
+        ("start.failed_start", "families.resolved_marker", "start.metrics"),
         "a start's last line, the resolved-config marker, gauges",
         ("base", "device", "draft", "memory"),
     ),

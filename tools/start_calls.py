@@ -46,7 +46,7 @@ def count(run: Callable[[], object]) -> Counter[tuple[str, str, str]]:
 
 def _import() -> None:
     """Import what a start or a check imports late, so that only its own calls are counted."""
-    for name in ("preflight.build", "preflight.check", "cli.check"):
+    for name in ("start.build", "start.check", "cli.check"):
         importlib.import_module(f"vllm_eagle_ext.{name}")
 
 

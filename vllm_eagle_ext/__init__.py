@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafters for vLLM that read published EAGLE-3 checkpoints as they are.
+"""Drafters for vLLM that read published EAGLE-3 and DFlash drafts as they are.
 
 Importing this package loads the standard library only; vLLM calls `register` in each of its processes.
 """

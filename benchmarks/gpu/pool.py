@@ -17,8 +17,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.measure.selftest.outcome import without_paths
-
 LEVELS = ("compiled", "graphs", "eager")
 CARD = 0.94  # share of the memory that all engines may take together
 TURN = 30.0  # seconds that a timed engine is left for its turn at least
@@ -48,6 +46,8 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Leave out the texts, which the report has compared."""
+        from vllm_eagle_ext.measure.selftest.run import without_paths
+
         result = {k: v for k, v in (self.result or {}).items() if k != "tokens"}
         kept: dict[str, Any] = {"level": self.job.level, "engine": self.job.engine, **result}
         kept |= {k: v for k, v in asdict(self).items() if k in ("error", "failed_levels") and v}

@@ -22,7 +22,7 @@ from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
 from tests.support.readme import blocks, commands, split
 from tests.support.server import Server
-from vllm_eagle_ext.replay import metrics
+from vllm_eagle_ext.start import metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -58,8 +58,8 @@ def checked(request: dict[str, Any]) -> str:
 def _checked(request: dict[str, Any]) -> str:
     from tests.support.warm_child import start_warmly, words_of
     from vllm_eagle_ext.errors import EagleExtError
-    from vllm_eagle_ext.preflight import dry
-    from vllm_eagle_ext.preflight.check import CheckRequest, run_check
+    from vllm_eagle_ext.start import dry
+    from vllm_eagle_ext.start.check import CheckRequest, run_check
 
     ours = ("max_model_len", "tensor_parallel_size")
     engine = request.get("engine", {})
@@ -76,7 +76,7 @@ def _checked(request: dict[str, Any]) -> str:
 
 def mutation(family: str, folder: Path) -> Cases:
     from tests.support.mutations import mutants
-    from tests.unit.drafters.test_mutations import inspect
+    from tests.unit.families.test_mutations import inspect
 
     found: Cases = {}
     for mutant in mutants(family):
@@ -91,8 +91,8 @@ def mutation(family: str, folder: Path) -> Cases:
 
 
 def rule(folder: Path) -> Cases:
-    from tests.unit.checkpoint.rules.broken import inspect_broken
-    from tests.unit.checkpoint.rules.cases import CASES
+    from tests.unit.draft.rules.broken import inspect_broken
+    from tests.unit.draft.rules.cases import CASES
 
     found = {}
     for at, param in enumerate(CASES):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a draft checkpoint says: config.json and safetensors headers, read without vLLM or torch."""
+"""What a draft says in config.json and safetensors headers, and the rules that it must keep.
+
+Nothing here needs vLLM or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule finds, how grave it is, and the registry of rules."""
+"""What a rule finds, how grave it is, and how rules are made, collected and applied."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
 def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
     size = config.draft_vocab_size or config.vocab_size
     d2t = tensor_integers(files, "d2t")
-    kept = kept_ids(files)
+    kept = marked_ids(files)
     kind = map_kind(d2t, target.vocab_size, kept) if d2t and size < target.vocab_size else None
     return Vocabulary(size, kind)
 
@@ -176,7 +176,7 @@ def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:
     return None if raw is None else integers(raw, files.tensors[name].dtype)
 
 
-def kept_ids(files: DraftFiles) -> list[int] | None:
+def marked_ids(files: DraftFiles) -> list[int] | None:
     """Return the target ids that t2d marks; None without t2d."""
     marks = tensor_integers(files, "t2d")
     return None if marks is None else [target_id for target_id, mark in enumerate(marks) if mark]

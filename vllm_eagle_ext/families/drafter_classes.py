@@ -30,7 +30,7 @@ class Backbone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drafter:
-    """One drafter class, registered with vLLM by its name, and the published drafts that it serves."""
+    """One drafter class, ours or vLLM's own, and the published drafts that it serves."""
 
     architecture: str  # vLLM's own, or one that begins with vLLM's name for the method, then `EagleExt`
     package: str  # has the class as an attribute; vLLM hashes the whole folder of a package
@@ -76,7 +76,7 @@ _SHOWN_AS = {"dflash": "DFlash", "eagle3": "Eagle3"}
 
 @cache
 def drafters() -> list[Drafter]:
-    """Return the drafter classes of all families; `register_families` adds those of other families."""
+    """Return the records of all families' classes; `register_families` adds those of other families."""
     places = [f"vllm_eagle_ext.families.{folder}.names:DRAFTERS" for folder in FOLDERS]
     return [drafter for place in places for drafter in resolve_name(place)]
 

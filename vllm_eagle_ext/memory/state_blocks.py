@@ -59,7 +59,7 @@ def state_blocks(
     """Count the blocks that `scheme` takes for `k` draft tokens.
 
     Args:
-        prefill_exports: vLLM's prefill can export states, as `EngineFacts.prefill_exports` says.
+        prefill_exports: vLLM's prefill can export states, as `Device.prefill_exports` says.
     """
     replays = scheme == "replay"
     return StateBlocks(

@@ -5,5 +5,6 @@ The preflight runs in the front end, between the command line and vLLM's Specula
 travels to every worker with the engine's config. It refuses before any weight is loaded.
 
 A start enters at `build`, which reads, inspects, builds and applies. `vllm-eagle check` enters at
-`check` and applies the same rules without vLLM or torch. Both read one `EngineFacts`.
+`check`, which applies the rules of drafts without vLLM or torch; `dry` then lets vLLM make its config in
+a process of its own, through the same two steps.
 """

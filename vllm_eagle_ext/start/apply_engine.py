@@ -15,7 +15,7 @@ from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.replay import metrics
+from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.ask import asked_speculative
 from vllm_eagle_ext.start.messages import tell_state
 from vllm_eagle_ext.start.rules.speculative import SCHEDULER

@@ -20,8 +20,7 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.releases import how_tested
-from vllm_eagle_ext.replay import metrics
-from vllm_eagle_ext.start import failed_start
+from vllm_eagle_ext.start import failed_start, metrics
 from vllm_eagle_ext.start.apply import apply_spec, require_quantisation
 from vllm_eagle_ext.start.apply_engine import (
     apply_hybrid_state,

@@ -23,11 +23,11 @@ Nothing else replaces a name. What the package adds or sets, where, and when tha
     transformers or vLLM has a config class for it;
   - resolved values in the draft's ModelConfig (start/apply.py, families/*/config_writer.py), until
     vLLM has one resolver of a draft's config;
-  - EngineArgs.scheduler_cls (start/apply_engine.py; schedulers.py says when it can go), and
+  - EngineArgs.scheduler_cls (start/apply_engine.py; start/schedulers.py says when it can go), and
     EngineArgs.disable_hybrid_kv_cache_manager, until vLLM groups layers without regard to the draft's;
   - logging's record factory, sys.excepthook and the environment variable EAGLE_EXT_NOTES
-    (failed_start.py), until vLLM's front end raises the error of the worker;
-  - gauges in prometheus_client's registry (metrics.py). Never: its documented way.
+    (start/failed_start.py), until vLLM's front end raises the error of the worker;
+  - gauges in prometheus_client's registry (start/metrics.py). Never: its documented way.
 - With replay:
   - MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin choose
     the architecture and finds a config's update by class;

@@ -9,7 +9,7 @@ Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_unpacked_conv_w
 Releases: 0.32 (run) and 0.33 (by reading).
 Workaround: `replay/on_cpu.py`, `CpuOps.convolve` hands them on to the wrapper. With one state block per
   draft token the target is vLLM's own, and the start is refused where vLLM packs
-  (`engine_rules/states.py`, `per_token_misreads`); elsewhere texts are those without a draft
+  (`start/rules/states.py`, `per_token_misreads`); elsewhere texts are those without a draft
   (`pytest tests/e2e/test_adapters.py -k unpacked`).
 Remedy: replay.
 Can go when: vLLM looks into the wrapper.

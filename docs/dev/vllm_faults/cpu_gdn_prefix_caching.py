@@ -7,7 +7,7 @@ Cause: `platforms/cpu.py`, `CpuPlatform.register_triton_kernel_overrides` has no
   `precopy_mamba_align_fused_kernel`, which `v1/worker/mamba_utils.py`,
   `MambaSpecDecodeGPUContext.run_fused_precopy` launches.
 Releases: 0.32 and 0.33 (run).
-Workaround: Refused at start with the remedy `--no-enable-prefix-caching` (`engine_rules/states.py`,
+Workaround: Refused at start with the remedy `--no-enable-prefix-caching` (`start/rules/states.py`,
   `state_can_be_kept`).
 Remedy: `--no-enable-prefix-caching`.
 Can go when: The CPU platform registers such a kernel.

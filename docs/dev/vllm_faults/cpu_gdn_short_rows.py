@@ -10,7 +10,7 @@ Cause: `model_executor/layers/mamba/ops/cpu/gdn_attention.py`, `_spec_forward` m
 Releases: 0.32 (run); fixed in 0.33 (run).
 Workaround: `replay/on_cpu.py`, `CpuOps.convolve` pads the rows. With one state block per draft token
   the target is vLLM's own, and the fault stays: a start warns, and refuses a schedule of K
-  (`engine_rules/states.py`, `short_rows_are_served` and `state_can_be_kept`).
+  (`start/rules/states.py`, `short_rows_are_served` and `state_can_be_kept`).
 Remedy: replay.
 Can go when: 0.32 is no longer supported.
 """

@@ -7,7 +7,7 @@ Symptom: W8A8 drafts are random; W8A8 targets give wrong texts.
 Cause: `_custom_ops.py`, `onednn_scaled_mm`: oneDNN adds pairs of products in 16 bits there, where those
   of weights beyond 63 do not fit.
 Releases: 0.32 (run); 0.33 (its Python run, its compiled kernel neither run nor read).
-Workaround: `engine_rules/weights.py` refuses such a draft; a target is vLLM's own matter.
+Workaround: `start/rules/weights.py` refuses such a draft; a target is vLLM's own matter.
 Remedy: a draft with plain weights, or another CPU.
 Can go when: products of weights up to 127 are exact there.
 """

@@ -7,7 +7,7 @@ Cause: `model_executor/models/deepseek_v2.py`, `DeepseekV2Model.forward` adds th
   layer 0, where there is none yet. Other targets guard it (`model_executor/models/interfaces.py`,
   `EagleModelMixin._maybe_add_hidden_state`).
 Releases: 0.32 and 0.33 (run).
-Workaround: Refused before weights are loaded (`engine_rules/target.py`,
+Workaround: Refused before weights are loaded (`start/rules/target.py`,
   `target_hands_out_its_embeddings`).
 Can go when: `DeepseekV2Model.forward` guards it as well.
 """

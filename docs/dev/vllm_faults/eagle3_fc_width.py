@@ -8,7 +8,7 @@ Cause: `model_executor/models/llama_eagle3.py`, `LlamaModel.__init__` takes the 
   runners take the ids, is not asked. `model_executor/models/deepseek_eagle3.py`,
   `DeepseekV2Eagle3Model.__init__` does the same, the Qwen3 class does not.
 Releases: 0.32 and 0.33 (run).
-Workaround: `preflight/apply.py`, `apply_spec` writes `num_aux_hidden_states`.
+Workaround: `start/apply.py`, `apply_spec` writes `num_aux_hidden_states`.
 Can go when: The three drafter classes count the ids that the runners read.
 """
 

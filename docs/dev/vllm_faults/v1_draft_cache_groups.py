@@ -10,7 +10,7 @@ Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.validate_s
   outnumber the windowed ones by half.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused before weights are loaded, with the remedy `--disable-hybrid-kv-cache-manager`
-  (`engine_rules/cache_groups.py`, `draft_cache_lies_in_one_group`).
+  (`start/rules/cache_groups.py`, `draft_cache_lies_in_one_group`).
 Remedy: `--disable-hybrid-kv-cache-manager`.
 Can go when: V1 takes a draft in several groups, or the V1 runner goes.
 """

@@ -9,7 +9,7 @@ Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer.load_model
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused before weights are loaded, with the classes that V1 knows and, where the config
   states an `image_token_id`, the `--hf-overrides` that names it `image_token_index`
-  (`engine_rules/target.py`).
+  (`start/rules/target.py`).
 Remedy: set `image_token_index` to `image_token_id` by `--hf-overrides`.
 Can go when: `load_model` asks only for drafts that read images, or reads `image_token_id`, or the V1
   runner goes.

@@ -7,7 +7,7 @@ Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._maybe_sha
   the adapted layer, whose adapters go by the rows of the target's batch; the draft has other rows. V2
   shares the plain layer (`v1/worker/gpu/spec_decode/eagle/utils.py`, `maybe_share_target_embed`).
 Releases: 0.32 and 0.33 (run).
-Workaround: `drafters/resolved.py` takes the plain embeddings out of the adapted layer.
+Workaround: `families/parts/resolved.py` takes the plain embeddings out of the adapted layer.
 Can go when: V1's `_maybe_share_embeddings` does as V2 does, or the V1 runner goes.
 """
 

@@ -6,7 +6,7 @@ Symptom: A draft with `mrope_section` does not start: `does not support M-RoPE y
 Cause: `v1/spec_decode/llm_base_proposer.py`, `SpecDecodeBaseProposer._raise_if_mrope` goes by the
   draft's config. V1 drafts from text, where all sections have the same position.
 Releases: 0.32 and 0.33 (run).
-Workaround: `preflight/apply.py`, `_drop_rope_sections` takes the sections out of such a draft's rope.
+Workaround: `start/apply.py`, `_drop_rope_sections` takes the sections out of such a draft's rope.
 Can go when: V1's `_raise_if_mrope` goes, or the V1 runner goes.
 """
 

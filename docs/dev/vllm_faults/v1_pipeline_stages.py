@@ -10,7 +10,7 @@ Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner.__init__` makes the draf
   for it, and no stage of V1 hands on aux states.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused before weights are loaded on V1, and on V2 without embeddings of the draft's own
-  (`engine_rules/parallel.py`, `pipeline_stages_can_draft`).
+  (`start/rules/parallel.py`, `pipeline_stages_can_draft`).
 Remedy: no pipeline, or on V2 a draft with own embeddings.
 Can go when: V1 hands on aux states, or goes.
 """

@@ -9,7 +9,7 @@ Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._is_uniform_decode` look
   of tokens.
 Releases: 0.32 and 0.33 (run).
 Workaround: Replay is not offered there: `auto` takes one state block per draft token, `replay` is
-  refused (`engine_rules/states.py`, `unsupported_by_replay`).
+  refused (`start/rules/states.py`, `unsupported_by_replay`).
 Can go when: V1 asks whether the rows are decodes, or the V1 runner goes.
 """
 

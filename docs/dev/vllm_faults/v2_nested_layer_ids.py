@@ -9,7 +9,7 @@ Cause: `v1/worker/gpu_model_runner.py`, `GPUModelRunner._get_eagle3_aux_layers_f
   nested list, `v1/worker/gpu/spec_decode/eagle/eagle3_utils.py`, `get_eagle3_aux_layers_from_config`
   does not. Neither sees the target's depth or knows the convention of the ids.
 Releases: 0.32 and 0.33 (run).
-Workaround: `preflight/apply.py`, `apply_spec`, called at the seam of `compat.py`
+Workaround: `start/apply.py`, `apply_spec`, called at the seam of `compat.py`
   (`EngineArgs.create_speculative_config`): the ids are resolved once (docs/drafts.md) and written at
   top level and nested.
 Can go when: Both runners read one list, and vLLM offers a hook on a draft's config that sees the

@@ -14,9 +14,9 @@ Cause: What a step computed is saved at the beginning of the next one: `handle_p
   targets with recurrent states, and after the copy of states into new blocks (`preprocess_state`).
 Releases: 0.32 (run), 0.33 (by reading).
 Workaround: Replay is not offered with a connector: `auto` takes one state block per draft token,
-  `replay` is refused (`engine_rules/states.py`, `unsupported_by_replay`). With those, and without
+  `replay` is refused (`start/rules/states.py`, `unsupported_by_replay`). With those, and without
   drafts, vLLM's fault stays: on V2 leave offloading off where the cache may fill up. A start with a
-  draft warns (`engine_rules/states.py`, `states_are_saved_in_time`).
+  draft warns (`start/rules/states.py`, `states_are_saved_in_time`).
 Remedy: no offloading on V2 where the cache may fill up.
 Can go when: V2 calls `handle_preemptions` before `update_requests`.
 """

@@ -15,7 +15,7 @@ from tests.support.releases import is_release
 from vllm_eagle_ext.draft.findings import Severity
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.log import log_once
-from vllm_eagle_ext.replay import metrics
+from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.rules.states import per_token_misreads, states_are_saved_in_time
 from vllm_eagle_ext.start.rules.target import target_supports_eagle3
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.read_spec import kept_ids, tensor_integers
+from vllm_eagle_ext.draft.read_spec import marked_ids, tensor_integers
 from vllm_eagle_ext.draft.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"
@@ -96,7 +96,7 @@ def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
     header, size = case.files.tensors.get("t2d"), case.target.vocab_size
     if header is None or case.is_reduced:
         return
-    kept = kept_ids(case.files)
+    kept = marked_ids(case.files)
     if kept is None or header.shape != (size,) or len(kept) not in (0, size):
         marks = f"{len(kept)} target ids marked" if kept is not None else f"{header.dtype}"
         yield Problem(
@@ -155,7 +155,7 @@ def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
     header = case.files.tensors.get("t2d")
     if header is None or kind is None or d2t is None:
         return
-    kept = kept_ids(case.files)
+    kept = marked_ids(case.files)
     if header.shape != (case.target.vocab_size,) or kept is None:
         value: object = f"{header.dtype} of shape {header.shape}"
     elif (differing := set(kept) ^ set(target_ids(d2t, kind))) == set():

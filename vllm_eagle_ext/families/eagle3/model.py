@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """EAGLE-3 drafters on vLLM's Llama, Qwen3 and DeepSeek (MLA) decoder layers.
 
-Differences from vLLM's classes: the attention may be gated, see `gated_attention.py`; nothing else in
-the maths, which vLLM has for post-norm and N aux layers; configs and weights are strict, see
-`ResolvedDraft`.
+Differences from vLLM's classes: the attention may be gated, see `families/parts/gated_attention.py`;
+nothing else in the maths, which vLLM has for post-norm and N aux layers; configs and weights are strict,
+see `ResolvedDraft`.
 
 Maths: EAGLE-3 (Li et al., 2025); per-layer `fc_norm` and post-norm feedback: arXiv 2605.09992.
 

@@ -18,7 +18,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
 from vllm_eagle_ext.memory.state_blocks import record_width
-from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan, steps
+from vllm_eagle_ext.replay.ops.triton_plan import MoveConvStates, plan, strides
 from vllm_eagle_ext.replay.ops.types import (
     NULL_BLOCK,
     Batch,
@@ -331,7 +331,7 @@ class Commit:
             *gating,
             batch.state_blocks,
             *plan,
-            *steps(batch, plan),
+            *strides(batch, plan),
             RECORD_ROWS=first.records.shape[1],
             STATE_BYTES=self._state_bytes,
             **self._sizes,

@@ -19,7 +19,7 @@ import triton  # type: ignore[import-untyped]
 from vllm_eagle_ext.replay.ops import triton as sequential
 from vllm_eagle_ext.replay.ops.triton import launch_verify, layer_sizes, programs
 from vllm_eagle_ext.replay.ops.triton_chunked_kernels import _apply_states, _verify
-from vllm_eagle_ext.replay.ops.triton_plan import plan, steps
+from vllm_eagle_ext.replay.ops.triton_plan import plan, strides
 from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 
 __all__ = ["Commit", "plan", "verify"]
@@ -108,7 +108,7 @@ class Commit(sequential.Commit):
             *gating,
             batch.state_blocks,
             *plan,
-            *steps(batch, plan),
+            *strides(batch, plan),
             RECORD_ROWS=first.records.shape[1],
             STATE_BYTES=self._state_bytes,
             RECORD_BYTES=self._record_bytes,

@@ -132,7 +132,7 @@ def _plan(
     tl.store(block_end_lengths + mine, at_length, mask=here)
 
 
-def steps(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:
+def strides(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:
     """Return three distances in elements: from one request's state block to the next, from one cache
     group's to the next, and from one group to the next in the plan. The last two are 0 where there is
     one group."""
@@ -176,7 +176,7 @@ def plan(
         *out,
         requests,
         table.shape[1] if align else 1,
-        *steps(batch, out),
+        *strides(batch, out),
         table.stride(0),
         align.block_size if align else 1,
         MAPPED=rows_of is not None,
@@ -256,7 +256,7 @@ class MoveConvStates:
             batch.state_blocks,
             *plan,
             first.shape[1],
-            *steps(batch, plan),
+            *strides(batch, plan),
             first.stride(1),
             first.stride(2),
             HISTORY=self._history,

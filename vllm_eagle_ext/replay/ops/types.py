@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines what the three implementations take. Needs only torch and numpy.
+"""Defines what the implementations take. Needs only torch and numpy.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
 HV value heads, DK and DV their widths, P state blocks, W width of the convolution, G cache groups.

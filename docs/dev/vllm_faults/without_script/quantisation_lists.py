@@ -12,7 +12,7 @@ Cause: A draft's layers are numbered after the target's (`model_executor/models/
 Releases: 0.32 and 0.33 (by reading).
 No script: it takes a quantised checkpoint of each kind; `pytest
   tests/unit/families/test_quantised_names.py` loads such drafts.
-Workaround: `checkpoint/quantisation.py`, `named_for_vllm` adds the names that vLLM gives the modules
+Workaround: `draft/quantisation.py`, `named_for_vllm` adds the names that vLLM gives the modules
   which are plain in the files.
 Can go when: VLLM maps the list's names to its own, as it does for DFlash.
 """
