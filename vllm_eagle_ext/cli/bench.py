@@ -92,7 +92,8 @@ def bench(
 
 def tune() -> None:
     """Name the command that does it now."""
-    fail("`vllm-eagle tune` is now `vllm-eagle bench --schedule`; -k 1,2,4 is what --lengths was.")
+    said = "`vllm-eagle tune` is now `vllm-eagle bench --schedule`; -k 1,2,4 is what --lengths was."
+    fail(said, as_json="--json" in sys.argv)
 
 
 def _typed_request(context: typer.Context) -> BenchRequest:

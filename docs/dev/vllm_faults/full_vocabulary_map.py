@@ -7,8 +7,8 @@ Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.__init__
   where the vocabularies are equally large, and `model_executor/models/llama_eagle3.py`,
   `Eagle3LlamaForCausalLM.load_weights` hands on the tensor all the same.
 Releases: 0.32 and 0.33 (run).
-Workaround: While weights are loaded, `parts/strict_weights.py`, `StrictWeights` leaves out a map
-  that is the identity; another one is refused beforehand (`d2t_present_iff_reduced`).
+Workaround: While weights are loaded, `families/parts/strict_weights.py`, `StrictWeights` leaves out a
+  map that is the identity; another one is refused beforehand (`d2t_present_iff_reduced`).
 Can go when: `load_weights` leaves out a map that is the identity.
 """
 

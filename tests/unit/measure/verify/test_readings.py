@@ -123,7 +123,7 @@ def test_a_draft_that_cannot_be_read(tmp_path, asked):
         ("gated", [*GATE, "--engine", '{"max_model_len": -5}'], "interleaved"),  # an engine that fails
         *(
             ("gated", [*GATE, "--engine", json.dumps({name: {}})], name)
-            for name in ("model", "speculative_config", "additional_config", "logprobs_mode")
+            for name in ("model", "speculative_config", "logprobs_mode")
         ),
     ],
     ids=str,
