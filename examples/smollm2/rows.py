@@ -22,7 +22,8 @@ END = "<|im_end|>"
 # First words of user turns, by the kind of task; the target writes the rest of the turn.
 STARTS = {
     "writing": "Write a letter to|Write a short story about|Write a poem about|Compose a|"
-    "Draft an email to|Write a speech for|Describe|Write a review of|Write an invitation to|Write a blog post about|"
+    "Draft an email to|Write a speech for|Describe|Write a review of|Write an invitation to|"
+    "Write a blog post about|"
     "Write a product description for|Write a dialogue between|Continue this story:",
     "knowledge": "Why is|Why do|Why did|How does|How do|What causes|What is the difference between|"
     "Who was|Who invented|When did|Where does|Explain how|Explain why|What are the symptoms of|"

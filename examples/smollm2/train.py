@@ -1,9 +1,9 @@
 """`python -m examples.smollm2.train ROWS`: a post-norm EAGLE-3 draft of five layers for SmolLM2-135M.
 
-The draft and its maths are those of the tiny pairs (examples/tiny/train/draft.py). A real target adds chats,
-of which only the answers count in the loss, and a vocabulary of 49,152 tokens, of which the draft keeps 8,192.
-Its states are computed once and kept on the disk for later passes, 7 kB a token. A run that was stopped goes
-on from its last checkpoint.
+The draft and its maths are those of the tiny pairs (examples/tiny/train/draft.py). A real target adds
+chats, of which only the answers count in the loss, and a vocabulary of 49,152 tokens, of which the draft
+keeps 8,192. Its states are computed once and kept on the disk for later passes, 7 kB a token. A run that
+was stopped goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.tiny.train.draft import DraftModel, DraftShape
@@ -96,7 +96,7 @@ class TargetStates:
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> torch.Tensor:
-        """Return the states of a batch, bfloat16 [B, S, layers + 1, H], zero behind a row."""
+        """Return the states of a batch, bfloat16 [B, S, layers + 1, H], zero after a row."""
         if not self.seen.issuperset(batch.index):
             states = observe(self.target, batch.ids)
             for i, length, row in zip(batch.index, batch.end.tolist(), states, strict=True):
@@ -123,7 +123,7 @@ def observe(target: Any, ids: torch.Tensor) -> torch.Tensor:
 def unroll(
     draft: DraftModel, states: torch.Tensor, embeddings: torch.Tensor, rows: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Unroll as `DraftModel.unroll`, with the head on the rows `rows[step]` [B, n] alone.
+    """Unroll as `DraftModel.unroll`, with the head on the rows `rows[step]` [B, n] only.
 
     Most rows are prompt or padding, and the head is the largest product.
     """
@@ -242,10 +242,20 @@ def save(draft: DraftModel, kept: torch.Tensor, out: Path) -> None:
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def load(draft: DraftModel, folder: Path) -> torch.Tensor:
+    """Read what `save` wrote; return the ids of the draft's vocabulary."""
+    tensors = {name: t for file in folder.glob("*.safetensors") for name, t in load_file(file).items()}
+    draft.load_state_dict({name: t.float() for name, t in tensors.items() if name not in ("d2t", "t2d")})
+    kept: torch.Tensor = torch.arange(len(tensors["d2t"])) + tensors["d2t"]
+    return kept
+
+
 def main(
     rows: Annotated[Path, typer.Argument(help="Training rows, as examples.smollm2.rows writes them.")],
     out: Annotated[Path, typer.Option(help="Where the draft goes.")] = FOLDER / "draft",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the rows.")] = 3,
+    start: Annotated[Path | None, typer.Option(help="A draft of this recipe to begin with.")] = None,
+    stop: Annotated[int, typer.Option(help="End after this many steps of the run.")] = 10**9,
     seed: int = 0,
 ) -> None:
     """Train the draft; the same command goes on with a run that was stopped."""
@@ -263,9 +273,11 @@ def main(
     # Target and draft.
     target = AutoModelForCausalLM.from_pretrained(fetch(FOLDER), dtype=DTYPE).eval()
     kept = most_frequent_ids(answers, target.config.vocab_size, DRAFT_VOCABULARY)
+    draft = new_draft(target, kept)
+    if start is not None:
+        kept = load(draft, start)
     covered = torch.isin(answers, kept).float().mean().item()
     print(f"{len(trained)} rows, {len(answers)} answer tokens, of which the draft can say {covered:.1%}")
-    draft = new_draft(target, kept)
     optimizers = build_optimizers(draft, norm_learning_rate=PEAKS["norms"])
     optimizers[1].param_groups[0]["peak"] = PEAKS["tables"]  # the head begins as the target's
     out.mkdir(parents=True, exist_ok=True)
@@ -274,9 +286,10 @@ def main(
     plan = [
         index for epoch in range(epochs) for index in batches(trained, random.Random(f"{seed} {epoch}"))
     ]
-    begun = time.monotonic() - run.seconds
+    begun, shares = time.monotonic() - run.seconds, list[float]()
     # Steps: one chain step first, then two, then all.
-    for step in range(run.step, len(plan)):
+    end = min(stop, len(plan))
+    for step in range(run.step, end):
         progress = step / len(plan)
         steps = 1 if progress < 0.1 else 2 if progress < 0.3 else UNROLL
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
@@ -284,17 +297,18 @@ def main(
         batch = collate(trained, plan[step])
         loss = loss_of(draft, target, kept, batch, states(batch), steps)
         update(draft, loss, optimizers)
-        if (step + 1) % 100 == 0 or step + 1 == len(plan):
+        if (step + 1) % 100 == 0 or step + 1 == end:
             run.save(step + 1, time.monotonic() - begun)
             save(draft, kept, out)
             shares = acceptance(draft, target, kept, held_out, k=3)
-            print(f"{run.seconds:.0f} s, step {step + 1} of {len(plan)}, loss {loss.item():.3f}, held out: "
-                  f"{shares}, length {1 + sum(shares):.2f}", flush=True)  # fmt: skip
-    # What is left besides the draft: its report.
-    shares = acceptance(draft, target, kept, held_out, k=3)
+            print(f"{run.seconds:.0f} s, step {step + 1} of {len(plan)}, loss {loss.item():.3f}, "
+                  f"held out: {shares}, length {1 + sum(shares):.2f}", flush=True)  # fmt: skip
+    # What is left with the draft: its report.
     report = {
-        "rows": len(trained), "answer_tokens": len(answers), "covered_by_draft_vocabulary": round(covered, 4),
-        "epochs": epochs, "steps": len(plan), "seconds": round(run.seconds), "bfloat16": FAST_BF16,
+        "rows": len(trained), "answer_tokens": len(answers),
+        "covered_by_draft_vocabulary": round(covered, 4),
+        "epochs": epochs, "steps": run.step, "of": len(plan),
+        "seconds": round(run.seconds), "bfloat16": FAST_BF16,
         "held_out_acceptance": shares, "held_out_length": round(1 + sum(shares), 3),
     }  # fmt: skip
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")

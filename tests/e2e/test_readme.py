@@ -198,7 +198,7 @@ def test_llm_block(shared_machine, tmp_path):
     [
         ("make contract VLLM=0.33.0", "vLLM 0.33.0"),
         ("make build", "Successfully built"),
-        ("make demo", "speed-up"),
+        ("make demo TINY=1", "speed-up"),
     ],
 )
 def test_make_target(command, said):
