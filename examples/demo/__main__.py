@@ -19,11 +19,12 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from examples.smollm2.held_out import Prompt
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import OtherWork, cores
 
-from .pairs import Pair, Prompt, has_gpu, smollm2, tiny
+from .pairs import Pair, has_gpu, smollm2, tiny
 from .report import Row, by_category, picture, sentences, table
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.measure.prompts import read_prompts, token_ids
+from examples.smollm2 import held_out
+from examples.smollm2.held_out import Prompt
+from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 TINY = Path("examples/tiny")
 SMOLLM2 = Path("examples/smollm2")
@@ -24,31 +26,22 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    text: str
-    category: str
-    ids: list[int]
-
-
-@dataclass(frozen=True)
 class Pair:
-    """A target, how it is served, and the prompts: of held-out texts, which no row of training has."""
+    """A target, and how it is served. Its prompts are in no row of training."""
 
     title: str
     target: Path
     variants: tuple[Variant, ...]  # the first has no draft
-    prompts: Path
     k: int
-    is_chat: bool
-    serve: str  # the command that serves it, from {k} and {dtype}
+    is_chat: bool  # of held-out chats; else of source files
+    serve: str  # the command that serves it, with "K" and DTYPE to fill in
 
     def read_prompts(self, count: int) -> list[Prompt]:
-        texts = read_prompts(str(self.prompts), count=count)
-        ids = token_ids([text for text, _ in texts], str(self.target), chat_template=self.is_chat).ids
-        return [
-            Prompt(text, category or "code", row)
-            for (text, category), row in zip(texts, ids, strict=True)
-        ]
+        if self.is_chat:
+            return held_out.read(self.target, count)
+        texts = read_texts(str(TINY / "prompts.jsonl"), count=count)
+        ids = token_ids(texts, str(self.target), chat_template=False).ids
+        return [Prompt(text, "code", row) for text, row in zip(texts, ids, strict=True)]
 
     def arguments(self, variant: Variant, k: int, eager: bool, dtype: str) -> dict[str, Any]:
         """Return keywords of LLM()."""
@@ -65,7 +58,7 @@ def tiny() -> Pair:
         Variant("no draft"), Variant("native", TINY / "native"), Variant("post-norm", TINY / "postnorm")
     )  # fmt: skip
     return Pair(
-        "tiny target", TINY / "target", variants, TINY / "prompts.jsonl", k=4, is_chat=False,
+        "tiny target", TINY / "target", variants, k=4, is_chat=False,
         serve="make serve",
     )  # fmt: skip
 
@@ -86,7 +79,7 @@ def smollm2() -> Pair:
         f"--dtype DTYPE --enforce-eager --speculative-config '{json.dumps(config)}'"
     )
     return Pair(
-        "SmolLM2-135M-Instruct", target, variants, SMOLLM2 / "held_out.jsonl", k=2, is_chat=True,
+        "SmolLM2-135M-Instruct", target, variants, k=2, is_chat=True,
         serve=serve,
     )  # fmt: skip
 

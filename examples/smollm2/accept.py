@@ -12,13 +12,11 @@ from typing import Annotated
 import torch
 import typer
 
+from examples.smollm2 import held_out
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.smollm2.train import DRAFT_VOCABULARY, DTYPE, Row, acceptance, load, new_draft
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
-from vllm_eagle_ext.measure.prompts import read_texts, token_ids
-
-HELD_OUT = Path(__file__).with_name("held_out.jsonl")
 
 
 def main(
@@ -31,7 +29,7 @@ def main(
     from transformers import AutoModelForCausalLM
 
     target = str(fetch(FOLDER))
-    prompts = token_ids(read_texts(str(HELD_OUT), count=count), target).ids
+    prompts = [prompt.ids for prompt in held_out.read(target, count)]
     arguments = {
         "model": target, "dtype": str(DTYPE).removeprefix("torch."), "enforce_eager": True,
         "max_model_len": 1024, "max_num_seqs": 8, "gpu_memory_utilization": 0.3,
