@@ -29,10 +29,6 @@ from .report import Row, by_category, picture, sentences, table
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 LOADS = (1, 8)  # requests at a time
-# Two continuations whose log-probabilities differ by less are a tie in bf16: which one greedy decoding
-# takes depends on how many rows the target verifies at once.
-TIE_GAP = 0.1
-
 # vLLM's processes poll for a second after a message, and would take a core from the next engine.
 IDLE_S = 1.1
 
@@ -61,8 +57,10 @@ def choose_dtype() -> str:
     """Choose float32 where the CPU has no instructions for bfloat16, and print the reason."""
     import torch
 
-    if has_gpu() or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+    if has_gpu():
         return "auto"
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        return "bfloat16"
     console.print("This CPU has no instructions for products in bfloat16: the demo serves in float32.")
     return "float32"
 
@@ -119,7 +117,9 @@ def first_difference(left: list[int], right: list[int]) -> int | None:
     return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def say_agreement(engine: EngineProcess, prompts: list[Prompt], plain: Row, drafted: Row) -> None:
+def say_agreement(
+    engine: EngineProcess, prompts: list[Prompt], plain: Row, drafted: Row, tie_gap: float
+) -> None:
     """Print how many texts are equal, and how near the target's choices are where others part."""
     parted = []
     for prompt, left, right in zip(prompts, plain.texts, drafted.texts, strict=True):
@@ -132,7 +132,7 @@ def say_agreement(engine: EngineProcess, prompts: list[Prompt], plain: Row, draf
         return
     tops = [sorted(row.values(), reverse=True) for row in engine.logprobs(parted, 2)]
     worst = max(first - second for first, second in tops)
-    verdict = "near-tied logits" if worst <= TIE_GAP else "logits that are NOT ALL near-tied"
+    verdict = "near-tied logits" if worst <= tie_gap else "logits that are NOT ALL near-tied"
     console.print(
         f"{drafted.name}: {total - len(parted)} of {total} texts equal those without a draft; "
         f"the others diverge at {verdict} (the target's first two choices there differ by at most "
@@ -198,7 +198,7 @@ def serve(pair: Pair, turns: Turns, read: list[Prompt], until: float, how: str, 
         for line in sentences(rows, others.cores, cores()):
             console.print(f"At {requests}: {line}", markup=False)
     for row in both[1:]:
-        say_agreement(turns.engines[both[0].name], sent, both[0], row)
+        say_agreement(turns.engines[both[0].name], sent, both[0], row, pair.tie_gap)
     picture(results, out / "demo.png")
     console.print(f"Picture: {out / 'demo.png'}; engine logs are next to it.")
     say_text(pair, sent[0], both[1].texts[0])

@@ -154,4 +154,4 @@ def test_the_demo_serves_in_a_dtype_that_has_a_kernel(lacks, monkeypatch):
     for instructions in ("avx512_bf16", "amx_tile"):
         monkeypatch.setattr(f"torch.cpu._is_{instructions}_supported", lambda: not lacks)
     monkeypatch.setattr("examples.demo.__main__.has_gpu", lambda: False)
-    assert choose_dtype() == ("float32" if lacks else "auto")
+    assert choose_dtype() == ("float32" if lacks else "bfloat16")
