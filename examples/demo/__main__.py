@@ -10,10 +10,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -158,17 +159,26 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     read = pair.read_prompts(prompts)
     with ExitStack() as running:
-        engines = {}
-        for variant in pair.variants:
-            console.print(f"Starting an engine: {variant.name} ...")
-            log = out / f"{variant.name.replace(' ', '_')}.log"
-            arguments = pair.arguments(variant, k, eager, dtype)
-            engine = EngineProcess(arguments, log, name=variant.name, plugin=variant.plugin)
-            engines[variant.name] = running.enter_context(engine)
+        started = start(pair, out, running, k=k, eager=eager, dtype=dtype)
+        engines = {engine.name: engine for engine in started}
         turns = Turns(engines, max_tokens, ignore_eos=not pair.is_chat)
         serve(pair, turns, read, until, f"greedy, K={k}, {dtype}", out)
     serving = pair.serve.replace('"K"', str(k)).replace("DTYPE", dtype)
     console.print(f"Next, serve the same pair: {serving}", soft_wrap=True, markup=False, highlight=False)
+
+
+def start(pair: Pair, out: Path, running: ExitStack, **settings: Any) -> list[EngineProcess]:
+    """Start an engine for each variant: on a CPU all at once, where each only loads on one core."""
+    console.print(f"Starting an engine for each of: {', '.join(v.name for v in pair.variants)} ...")
+    engines = [
+        EngineProcess(
+            pair.arguments(variant, **settings), out / f"{variant.name.replace(' ', '_')}.log",
+            name=variant.name, plugin=variant.plugin,
+        )
+        for variant in pair.variants
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=1 if has_gpu() else len(engines)) as pool:
+        return list(pool.map(running.enter_context, engines))
 
 
 def serve(pair: Pair, turns: Turns, read: list[Prompt], until: float, how: str, out: Path) -> None:
