@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,7 +82,7 @@ class Turns:
         rows = {name: Row(name) for name in self.engines}
         order, sent, slowest = list(self.engines), list[Prompt](), 0.0
         while not sent or time.monotonic() + slowest < until:
-            group = [prompt for prompt, _ in zip(prompts, range(requests), strict=False)]
+            group = list(islice(prompts, requests))
             if len(group) < requests and sent:
                 break
             begun = time.monotonic()
