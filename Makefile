@@ -23,10 +23,11 @@ venv:
 	@$(PYTHON) tools/setup_venv.py --vllm $(if $(filter contract,$(MAKECMDGOALS)),auto,$(VLLM)) \
 		--torch-index "$(TORCH_INDEX)"
 
+# `make demo TINY=1` takes the toy pair, which needs no network.
 demo: venv
-	@$(RUN) $(BIN)/python -m examples.demo
+	@$(RUN) $(BIN)/python -m examples.demo $(if $(TINY),--tiny)
 
-# The demo's pair for one user, on the loopback interface. Eager, because a CPU compiles it for minutes, and
+# The toy pair for one user, on the loopback interface. Eager, because a CPU compiles it for minutes, and
 # then vLLM's log has tracebacks of CPUDNNLGEMMHandler.__del__: an old handler is freed while torch traces,
 # which takes no real tensor. ARGS is for further options of `vllm serve`.
 PORT ?= 8000

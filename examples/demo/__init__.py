@@ -1,1 +1,1 @@
-"""`make demo`: the tiny target without a draft, with the native draft and with the post-norm draft."""
+"""`make demo`: a real pair, without a draft, with its draft, and as plain vLLM reads the same files."""

@@ -1,44 +1,39 @@
-"""Serves the tiny target in three variants, one request at a time, and compares them.
+"""Serves a pair in three variants, one request at a time and eight at a time, and compares them.
 
-All three engines run at the same time, and each prompt goes through them in turn, several passes long:
-what else the machine does then meets them alike, and what is left of it shows between the passes.
+All three engines run at the same time, and each prompt goes through them in turn: what else the machine
+does then meets them alike. How many prompts there are follows from how fast the first ones went.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tokenizers import Tokenizer
 
+from examples.smollm2.held_out import Prompt
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
-from vllm_eagle_ext.measure.engine.machine import OtherWork, cores, fallback_warning
-from vllm_eagle_ext.measure.prompts import read_texts, token_ids
+from vllm_eagle_ext.measure.engine.machine import OtherWork, cores
 
-from .report import Row, over_the_passes, picture, table
+from .pairs import Pair, has_gpu, smollm2, tiny
+from .report import Row, by_category, picture, sentences, table
 
-TINY = Path("examples/tiny")
-VARIANTS = {"no draft": None, "native": "native", "post-norm": "postnorm"}  # name -> draft
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-# Two continuations whose log-probabilities differ by less are a tie in bf16: which one greedy decoding
-# takes depends on how many rows the target verifies at once.
-TIE_GAP = 0.1
-
+LOADS = (1, 8)  # requests at a time
 # vLLM's processes poll for a second after a message, and would take a core from the next engine.
 IDLE_S = 1.1
 
-Arguments = Callable[[str | None], dict[str, Any]]  # a draft -> keywords of LLM()
 console = Console()
 
 
@@ -47,11 +42,11 @@ def has_compiler() -> bool:
 
 
 def choose_eager(wanted: bool | None) -> bool:
-    """Says why, unless the user asked for it."""
+    """Choose eager mode on a CPU; say why, unless the user asked for it."""
     if not wanted and not has_compiler():
         console.print("No C++ compiler found: running eager, without torch.compile.")
         return True
-    if wanted is None and shutil.which("nvidia-smi") is None:
+    if wanted is None and not has_gpu():
         console.print(
             "Running eager: on a CPU, compiling three engines takes longer than this demo. "
             "`--no-eager` compiles."
@@ -61,163 +56,169 @@ def choose_eager(wanted: bool | None) -> bool:
 
 
 def choose_dtype() -> str:
-    """Choose float32 where the CPU has no kernel for bfloat16, and print the reason."""
-    said = list(fallback_warning({}))
-    for line in said:
-        console.print(f"{line} This demo serves in float32.", markup=False)
-    return "float32" if said else "auto"
+    """Choose float32 where the CPU has no instructions for bfloat16, and print the reason."""
+    import torch
+
+    if has_gpu():
+        return "auto"
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        return "bfloat16"
+    console.print("This CPU has no instructions for products in bfloat16: the demo serves in float32.")
+    return "float32"
 
 
-def engine_arguments(draft: str | None, k: int, eager: bool, dtype: str) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "model": str(TINY / "target"),
-        "dtype": dtype,
-        "enforce_eager": eager,
-        "max_model_len": 1024,
-        "max_num_seqs": 8,
-        "gpu_memory_utilization": 0.3,
-    }
-    if draft is not None:
-        arguments["speculative_config"] = {
-            "method": "eagle3",
-            "model": str(TINY / draft),
-            "num_speculative_tokens": k,
-        }
-    return arguments
+@dataclass
+class Turns:
+    """Sends groups of prompts through the engines, one engine after the other."""
 
+    engines: dict[str, EngineProcess]
+    max_tokens: int
+    ignore_eos: bool
 
-def read_prompts(count: int) -> list[list[int]]:
-    texts = read_texts(str(TINY / "prompts.jsonl"), count=count)
-    return token_ids(texts, str(TINY / "target"), chat_template=False).ids
-
-
-def measure(
-    engines: dict[str, EngineProcess],
-    prompts: list[list[int]],
-    passes: int,
-    max_tokens: int,
-    advance: Callable[[], None],
-) -> tuple[dict[str, Row], dict[str, list[list[int]]]]:
-    """Rows and texts by the engines' names."""
-    rows = {name: Row(name) for name in engines}
-    texts: dict[str, list[list[int]]] = {name: [] for name in engines}
-    for engine in engines.values():  # warm-up
-        engine.load(Load(prompts[:2], max_tokens=max_tokens, ignore_eos=True))
-    order = list(engines)
-    for number in range(passes):
-        for prompt in prompts:
-            for place, name in enumerate(order):
-                if place:
-                    time.sleep(IDLE_S)
-                found = engines[name].load(Load([prompt], max_tokens=max_tokens, ignore_eos=True))
-                rows[name].add(number, found)
-                if number == 0:
-                    texts[name] += found.texts
+    def run(
+        self, prompts: Iterator[Prompt], requests: int, until: float
+    ) -> tuple[list[Row], list[Prompt]]:
+        """Return a row for each engine, and the prompts that there was time for."""
+        rows = {name: Row(name) for name in self.engines}
+        order, sent, slowest = list(self.engines), list[Prompt](), 0.0
+        while not sent or time.monotonic() + slowest < until:
+            group = list(islice(prompts, requests))
+            if len(group) < requests and sent:
+                break
+            begun = time.monotonic()
+            for name in order:
+                time.sleep(IDLE_S)
+                load = Load(
+                    [prompt.ids for prompt in group],
+                    requests,
+                    self.max_tokens,
+                    ignore_eos=self.ignore_eos,
+                )
+                rows[name].turns.append(self.engines[name].load(load))
             order.reverse()  # who ended goes on
-            advance()
-    return rows, texts
+            slowest = max(slowest, time.monotonic() - begun)
+            if not sent:
+                self._say_count(requests, slowest, until)
+            sent += group
+        return list(rows.values()), sent
+
+    @staticmethod
+    def _say_count(requests: int, seconds: float, until: float) -> None:
+        left = max(0.0, until - time.monotonic())
+        console.print(
+            f"{requests} at a time: the first {requests} took {seconds:.0f} s in all variants, so there "
+            f"is time for up to {requests * (1 + int(left / seconds))} prompts."
+        )
 
 
 def first_difference(left: list[int], right: list[int]) -> int | None:
-    pairs = enumerate(zip(left, right, strict=True))
-    return next((i for i, (a, b) in pairs if a != b), None)
+    """Return where two texts part; None: they are equal."""
+    if left == right:
+        return None
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
-def agreement(
-    engine: EngineProcess, prompts: list[list[int]], plain: list[list[int]], drafted: list[list[int]]
-) -> tuple[int, list[float]]:
-    """How many texts are identical, and the target's tie gap where the others part."""
+def say_agreement(
+    engine: EngineProcess, prompts: list[Prompt], plain: Row, drafted: Row, tie_gap: float
+) -> None:
+    """Print how many texts are equal, and how near the target's choices are where others part."""
     parted = []
-    for prompt, left, right in zip(prompts, plain, drafted, strict=True):
+    for prompt, left, right in zip(prompts, plain.texts, drafted.texts, strict=True):
         at = first_difference(left, right)
         if at is not None:
-            parted.append(prompt + left[:at])
-    tops = [sorted(row.values(), reverse=True) for row in engine.logprobs(parted, 2)] if parted else []
-    return len(prompts) - len(parted), [first - second for first, second in tops]
-
-
-def say_agreement(name: str, same: int, gaps: list[float]) -> None:
-    total = same + len(gaps)
-    if not gaps:
-        console.print(f"{name}: all {total} texts equal those without a draft.")
+            parted.append(prompt.ids + left[:at])
+    total = len(prompts)
+    if not parted:
+        console.print(f"{drafted.name}: all {total} texts equal those without a draft.")
         return
-    worst = max(gaps)
-    verdict = "near-tied logits" if worst <= TIE_GAP else "logits that are NOT ALL near-tied"
+    tops = [sorted(row.values(), reverse=True) for row in engine.logprobs(parted, 2)]
+    worst = max(first - second for first, second in tops)
+    verdict = "near-tied logits" if worst <= tie_gap else "logits that are NOT ALL near-tied"
     console.print(
-        f"{name}: {same} of {total} texts equal those without a draft; the others diverge at {verdict} "
-        f"(the target's first two choices there differ by at most {worst:.3f} in log-probability)."
+        f"{drafted.name}: {total - len(parted)} of {total} texts equal those without a draft; "
+        f"the others diverge at {verdict} (the target's first two choices there differ by at most "
+        f"{worst:.3f} in log-probability)."
     )
 
 
 def main(
-    k: Annotated[int, typer.Option(help="Drafted tokens per step.", min=1)] = 4,
-    prompts: Annotated[int, typer.Option(help="How many prompts.", min=1, max=120)] = 20,
-    max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.", min=8)] = 128,
-    passes: Annotated[int, typer.Option(help="How often.", min=1)] = 3,
-    out: Annotated[Path, typer.Option(help="Where table, picture and logs go.")] = Path("build/demo"),
+    use_tiny: Annotated[bool, typer.Option("--tiny", help="The toy pair, without network.")] = False,
+    k: Annotated[int | None, typer.Option(help="Drafted tokens per step.", min=1)] = None,
+    prompts: Annotated[int, typer.Option(help="At most so many prompts.", min=1)] = 90,
+    max_tokens: Annotated[int, typer.Option(help="Tokens per prompt.", min=8)] = 96,
+    minutes: Annotated[float, typer.Option(help="Time for all, engines' start included.")] = 5.5,
+    out: Annotated[Path, typer.Option(help="Where picture and logs go.")] = Path("build/demo"),
     eager: Annotated[
         bool | None, typer.Option(help="Run without torch.compile; on a CPU by default.")
     ] = None,
 ) -> None:
-    """Decode prompts without a draft, with the native draft and with the post-norm draft."""
-    eager, dtype = choose_eager(eager), choose_dtype()
+    """Answer prompts without a draft and with it, one and eight requests at a time."""
+    pair = tiny() if use_tiny else smollm2()
+    until = time.monotonic() + 60 * minutes
+    k, eager, dtype = k or pair.k, choose_eager(eager), choose_dtype()
     out.mkdir(parents=True, exist_ok=True)
-    console.print(
-        f"Decoding {prompts} prompts in three variants, {max_tokens} tokens each, K={k}, {passes} "
-        "times. Each variant has an engine of its own, which takes up to a minute to start."
-    )
-    arguments = functools.partial(engine_arguments, k=k, eager=eager, dtype=dtype)
-    ids = read_prompts(prompts)
-    found = decode_variants(ids, passes, max_tokens, arguments, out)
-    rows = [found.rows[name] for name in VARIANTS]
-    console.print(table(rows, f"tiny target, greedy, K={k}, one request at a time"))
-    for line in over_the_passes(rows, found.other_cores, cores()):
-        console.print(line, markup=False)
-    for name, (same, gaps) in found.agreements.items():
-        say_agreement(name, same, gaps)
-    picture(rows, out / "demo.png")
+    read = pair.read_prompts(prompts)
+    with ExitStack() as running:
+        started = start(pair, out, running, k=k, eager=eager, dtype=dtype)
+        engines = {engine.name: engine for engine in started}
+        turns = Turns(engines, max_tokens, ignore_eos=not pair.is_chat)
+        serve(pair, turns, read, until, f"greedy, K={k}, {dtype}", out)
+    serving = pair.serve.replace('"K"', str(k)).replace("DTYPE", dtype)
+    console.print(f"Next, serve the same pair: {serving}", soft_wrap=True, markup=False, highlight=False)
+
+
+def start(pair: Pair, out: Path, running: ExitStack, **settings: Any) -> list[EngineProcess]:
+    """Start an engine for each variant: on a CPU all at once, where each only loads on one core."""
+    console.print(f"Starting an engine for each of: {', '.join(v.name for v in pair.variants)} ...")
+    engines = [
+        EngineProcess(
+            pair.arguments(variant, **settings), out / f"{variant.name.replace(' ', '_')}.log",
+            name=variant.name, plugin=variant.plugin,
+        )
+        for variant in pair.variants
+    ]  # fmt: skip
+    with ThreadPoolExecutor(max_workers=1 if has_gpu() else len(engines)) as pool:
+        return list(pool.map(running.enter_context, engines))
+
+
+def serve(pair: Pair, turns: Turns, read: list[Prompt], until: float, how: str, out: Path) -> None:
+    """Let the engines take turns, and print what came of it."""
+    for requests in LOADS:  # warm-up
+        for engine in turns.engines.values():
+            engine.load(Load([read[0].ids] * requests, requests, 8, ignore_eos=True))
+    results, sent = {}, list[Prompt]()
+    left = iter(read)
+    with OtherWork().during() as others:
+        for number, requests in enumerate(LOADS):
+            if requests > len(read) - len(sent) and sent:
+                left = iter(read)  # few prompts: the same ones again
+            now = time.monotonic()
+            share = now + (until - now) / (len(LOADS) - number)
+            results[requests], prompts = turns.run(left, requests, share)
+            sent += prompts
+    for requests, rows in results.items():
+        title = f"{pair.title}, {how}, {requests} request{'s' * (requests > 1)} at a time"
+        console.print(table(rows, title))
+    both = [
+        Row(rows[0].name, [t for row in rows for t in row.turns])
+        for rows in zip(*results.values(), strict=True)
+    ]
+    console.print(by_category(both, [prompt.category for prompt in sent]))
+    for requests, rows in results.items():
+        for line in sentences(rows, others.cores, cores()):
+            console.print(f"At {requests}: {line}", markup=False)
+    for row in both[1:]:
+        say_agreement(turns.engines[both[0].name], sent, both[0], row, pair.tie_gap)
+    picture(results, out / "demo.png")
     console.print(f"Picture: {out / 'demo.png'}; engine logs are next to it.")
-    say_text(ids[0], found.texts["post-norm"][0])
-    console.print("Next, serve the same pair: make serve")
+    say_text(pair, sent[0], both[1].texts[0])
 
 
-@dataclass(frozen=True)
-class Found:
-    rows: dict[str, Row]
-    texts: dict[str, list[list[int]]]
-    agreements: dict[str, tuple[int, list[float]]]
-    other_cores: float  # that other work kept busy meanwhile
-
-
-def decode_variants(
-    prompts: list[list[int]], passes: int, max_tokens: int, arguments: Arguments, out: Path
-) -> Found:
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console) as progress, ExitStack() as running:
-        task = progress.add_task("", total=passes * len(prompts))
-        engines = {}
-        for name, draft in VARIANTS.items():
-            progress.update(task, description=f"{name}: starting the engine")
-            log = out / f"{name.replace(' ', '_')}.log"
-            engines[name] = running.enter_context(EngineProcess(arguments(draft), log, name=name))
-        progress.update(task, description="decoding")
-        advance = functools.partial(progress.advance, task)
-        with OtherWork().during() as others:
-            rows, texts = measure(engines, prompts, passes, max_tokens, advance)
-        judge = engines["no draft"]
-        agreements = {
-            name: agreement(judge, prompts, texts["no draft"], texts[name])
-            for name, draft in VARIANTS.items()
-            if draft is not None
-        }
-    return Found(rows, texts, agreements, others.cores)
-
-
-def say_text(prompt: list[int], answer: list[int]) -> None:
-    tokenizer = Tokenizer.from_file(str(TINY / "target/tokenizer.json"))
-    console.print("The first prompt, and after the bar what came with the post-norm draft:")
-    text = f"{tokenizer.decode(prompt)}|{tokenizer.decode(answer)}"
-    console.print(text, markup=False, highlight=False)
+def say_text(pair: Pair, prompt: Prompt, answer: list[int]) -> None:
+    tokenizer = Tokenizer.from_file(str(pair.target / "tokenizer.json"))
+    console.print("The first prompt, and after the bar what came with the draft:")
+    console.print(f"{prompt.text}|{tokenizer.decode(answer)}", markup=False, highlight=False)
 
 
 if __name__ == "__main__":

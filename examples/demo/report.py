@@ -1,104 +1,120 @@
-"""What the demo shows: one table and one picture."""
+"""What the demo shows: tables, sentences on what they mean, and one picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 
 from rich import box
 from rich.table import Table
 
-from vllm_eagle_ext.measure.engine.load import Measured
+from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.engine.machine import DISTURBED
 
 
 @dataclass
 class Row:
-    name: str
-    seconds: list[float] = field(default_factory=list)  # of each pass, over all prompts
-    tokens: int = 0  # of one pass, like the counts below
-    drafts: int = 0  # 0 without a draft
-    accepted: list[int] = field(default_factory=list)  # per position
+    """What one variant did at one number of requests: a turn for each group of prompts."""
 
-    def add(self, number: int, found: Measured) -> None:
-        """Count a load of pass `number`, from 0. Texts are greedy: each pass decodes the same ones."""
-        if number == len(self.seconds):
-            self.seconds.append(0.0)
-        self.seconds[number] += found.seconds
-        if number == 0:
-            self.tokens += sum(map(len, found.texts))
-            self.drafts += found.drafts
-            pairs = zip_longest(self.accepted, found.accepted, fillvalue=0)
-            self.accepted = [a + b for a, b in pairs]
+    name: str
+    turns: list[Measured] = field(default_factory=list)
 
     @property
-    def median_s(self) -> float:
-        return median(self.seconds)
+    def answers(self) -> list[Answer]:
+        return [answer for turn in self.turns for answer in turn.answers]
+
+    @property
+    def texts(self) -> list[list[int]]:
+        return [answer.tokens for answer in self.answers]
 
     @property
     def tokens_per_second(self) -> float:
-        return self.tokens / self.median_s
+        return sum(map(len, self.texts)) / sum(turn.seconds for turn in self.turns)
 
-    def speed_ups(self, plain: Row) -> list[float]:
-        """Of each pass, lowest first."""
-        return sorted(a / b for a, b in zip(plain.seconds, self.seconds, strict=True))
+    def speed_up(self, plain: Row) -> float:
+        return self.tokens_per_second / plain.tokens_per_second
 
-    @property
-    def acceptance(self) -> list[float]:
-        return [count / self.drafts for count in self.accepted] if self.drafts else []
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens per target step, the bonus token included."""
-        return 1 + sum(self.acceptance)
-
-    @property
-    def step_ms(self) -> float:
-        """Time per output token times acceptance length."""
-        return 1000 * self.median_s / self.tokens * self.acceptance_length
+    def quartiles(self, plain: Row) -> tuple[float, float]:
+        """Return between which speed-ups half of the turns lie."""
+        gains = [_speed(a) / _speed(b) for a, b in zip(self.turns, plain.turns, strict=True)]
+        if len(gains) == 1:
+            return gains[0], gains[0]
+        low, _, high = quantiles(gains, n=4, method="inclusive")
+        return low, high
 
 
-def table(rows: list[Row], title: str) -> Table:
+def _speed(turn: Measured) -> float:
+    return sum(map(len, turn.texts)) / turn.seconds
+
+
+def acceptance(answers: Iterable[Answer]) -> list[float]:
+    """Return the share of drafts that were accepted, per position; [] without a draft."""
+    histograms = [answer.histogram for answer in answers]
+    by_accepted = [sum(column) for column in zip_longest(*histograms, fillvalue=0)]
+    drafts = sum(by_accepted)
+    return [sum(by_accepted[place:]) / drafts for place in range(1, len(by_accepted))] if drafts else []
+
+
+def length(answers: Iterable[Answer]) -> float:
+    """Return the tokens per step of the target, its own token included."""
+    return 1 + sum(acceptance(answers))
+
+
+def table(rows: Sequence[Row], title: str) -> Table:
     result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("draft", "tokens/s", "step\ntime", "accept.\nlength"):
-        result.add_column(
-            column, justify="left" if column == "draft" else "right", no_wrap=column == "draft"
-        )
+    result.add_column("draft", no_wrap=True)
+    result.add_column("tokens/s", justify="right")
+    result.add_column("accept.\nlength", justify="right")
     result.add_column("acceptance\nper position", no_wrap=True)
+    result.add_column("half of the\nturns between", justify="right", no_wrap=True)
     result.add_column("speed-up", justify="right", no_wrap=True)
     for row in rows:
+        low, high = row.quartiles(rows[0])
+        shares = acceptance(row.answers)
         result.add_row(
-            row.name,
-            f"{row.tokens_per_second:.0f}",
-            f"{row.step_ms:.2f} ms",
-            f"{row.acceptance_length:.2f}",
-            " ".join(f"{a:.2f}" for a in row.acceptance) or "-",
-            f"{median(row.speed_ups(rows[0])):.2f}x",
-        )
-    result.caption = "acceptance length: tokens per target step, the bonus token included"
+            row.name, f"{row.tokens_per_second:.0f}", f"{1 + sum(shares):.2f}",
+            " ".join(f"{share:.2f}" for share in shares) or "-",
+            f"{low:.2f}x {high:.2f}x" if row is not rows[0] else "-", f"{row.speed_up(rows[0]):.2f}x",
+        )  # fmt: skip
+    result.caption = "acceptance length: tokens per target step, the target's own token included"
     return result
 
 
-def over_the_passes(rows: list[Row], other_cores: float, cores: int) -> Iterator[str]:
-    """How far the passes lie apart, and whether a speed-up can be trusted.
+def by_category(rows: Sequence[Row], categories: Sequence[str]) -> Table:
+    """Return the acceptance length of each drafting row by the category of the prompt."""
+    drafting = [row for row in rows if acceptance(row.answers)]
+    result = Table(title="acceptance length by category", box=box.SIMPLE_HEAD, padding=(0, 1))
+    result.add_column("category")
+    result.add_column("prompts", justify="right")
+    for row in drafting:
+        result.add_column(row.name, justify="right")
+    lengths = {
+        category: [
+            length(a for a, c in zip(row.answers, categories, strict=True) if c == category)
+            for row in drafting
+        ]
+        for category in set(categories)
+    }
+    for category, values in sorted(lengths.items(), key=lambda item: -item[1][0]):
+        shown = [f"{value:.2f}" for value in values]
+        result.add_row(category, str(categories.count(category)), *shown)
+    return result
+
+
+def sentences(rows: Sequence[Row], other_cores: float, cores: int) -> Iterator[str]:
+    """Say where a gain does not stand out, and whether the times can be trusted.
 
     other_cores: of `cores`, those that other work kept busy meanwhile.
     """
-    doubtful = []
     for row in rows[1:]:
-        found = row.speed_ups(rows[0])
-        low, high, gain = found[0], found[-1], median(found) - 1
-        yield f"{row.name}: {1 + gain:.2f}x, {low:.2f}x to {high:.2f}x over {len(found)} passes."
-        if high - low > abs(gain):
-            doubtful.append(row.name)
-    if doubtful:
-        yield (
-            f"This machine was busy: between the passes of {' and '.join(doubtful)} lies more than the "
-            "gain. Do not trust the figure: measure again when the machine is idle."
-        )
+        (low, high), gain = row.quartiles(rows[0]), row.speed_up(rows[0])
+        if low < 1 < high:
+            yield f"{row.name}: {gain:.2f}x is not a gain everywhere; some prompts gain, others lose."
+        elif gain < 1:
+            yield f"{row.name}: {gain:.2f}x. Drafting costs time here; serve this load without it."
     if other_cores > DISTURBED * cores:
         yield (
             f"Other work kept {other_cores:.1f} of {cores} cores busy: measure again when they are idle "
@@ -106,35 +122,37 @@ def over_the_passes(rows: list[Row], other_cores: float, cores: int) -> Iterator
         )
 
 
-def picture(rows: list[Row], path: Path) -> None:
+def picture(results: dict[int, list[Row]], path: Path) -> None:
+    """Draw acceptance per position, and tokens per second at each number of requests."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import MaxNLocator
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    loads = len(results)
+    figure, axes = pyplot.subplots(1, 1 + loads, figsize=(4.5 * (1 + loads), 4), layout="constrained")
     colours = ("#7f7f7f", "#4c78a8", "#e45756")
-    for row, colour in zip(rows, colours, strict=True):
-        if row.drafts:
-            positions = range(1, len(row.acceptance) + 1)
-            left.plot(positions, row.acceptance, marker="o", color=colour, label=row.name)
+    left = axes[0]
+    for number, colour in enumerate(colours):
+        rows = [rows[number] for rows in results.values()]
+        if shares := acceptance(answer for row in rows for answer in row.answers):
+            left.plot(range(1, len(shares) + 1), shares, marker="o", color=colour, label=rows[0].name)
     left.set(
-        title="Acceptance per position",
-        xlabel="position in the draft",
-        ylabel="share of drafts accepted up to here",
-        ylim=(0, 1),
-    )
+        title="Acceptance per position", xlabel="position in the draft",
+        ylabel="share of drafts accepted up to here", ylim=(0, 1),
+    )  # fmt: skip
     left.xaxis.set_major_locator(MaxNLocator(integer=True))
     left.grid(alpha=0.3)
     left.legend()
-    bars = right.bar([row.name for row in rows], [row.tokens_per_second for row in rows], color=colours)
-    right.bar_label(
-        bars,
-        [f"{row.tokens_per_second:.0f} ({median(row.speed_ups(rows[0])):.2f}x)" for row in rows],
-    )
-    right.set(title="Decoding, one request at a time", ylabel="tokens/s")
-    right.margins(y=0.12)
+    for axis, (requests, rows) in zip(axes[1:], results.items(), strict=True):
+        speeds = [row.tokens_per_second for row in rows]
+        bars = axis.bar([row.name for row in rows], speeds, color=colours)
+        axis.bar_label(
+            bars, [f"{row.tokens_per_second:.0f} ({row.speed_up(rows[0]):.2f}x)" for row in rows]
+        )
+        axis.set(title=f"{requests} request{'s' * (requests > 1)} at a time", ylabel="tokens/s")
+        axis.margins(y=0.12)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

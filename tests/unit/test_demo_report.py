@@ -1,50 +1,70 @@
-"""What `make demo` says of its passes."""
+"""What `make demo` says of its turns."""
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from examples.demo.report import Row, over_the_passes
+import pytest
+from rich.console import Console
+
+from examples.demo.__main__ import first_difference
+from examples.demo.report import Row, acceptance, by_category, sentences
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
 
+def turn(seconds, histogram=(), tokens=6):
+    return Measured(seconds, [Answer(4, [5] * tokens, [tokens], 0.1, 0.1, histogram=list(histogram))])
+
+
 def rows(plain, drafted):
-    return [Row("no draft", plain, 100), Row("native", drafted, 100)]
+    return [Row("no draft", [turn(s) for s in plain]), Row("ours", [turn(s) for s in drafted])]
 
 
-def test_passes_that_agree_are_trusted():
-    lines = list(over_the_passes(rows([1.6, 1.5, 1.7], [1.0, 1.0, 1.0]), 0.2, 2))
-    assert lines == ["native: 1.60x, 1.50x to 1.70x over 3 passes."]
+def test_a_row_counts_all_turns():
+    plain, ours = rows([2.0, 4.0, 3.0], [1.0, 2.0, 3.0])
+    assert plain.tokens_per_second == 2.0
+    assert ours.speed_up(plain) == 1.5
+    assert ours.quartiles(plain) == (1.5, 2.0)
+    assert rows([2.0], [1.0])[1].quartiles(plain=rows([2.0], [1.0])[0]) == (2.0, 2.0)
+
+
+def test_acceptance_sums_steps_by_how_many_drafts_they_accepted():
+    answers = turn(1, [1, 0, 2]).answers + turn(1, [0, 3]).answers
+    assert acceptance(answers) == pytest.approx([5 / 6, 2 / 6])
+    assert acceptance(turn(1).answers) == []
 
 
 @pytest.mark.parametrize(
-    ("plain", "shown"),
-    [([0.9, 1.1, 0.96], "0.96x, 0.90x to 1.10x"), ([1.1, 1.6, 1.3], "1.30x, 1.10x to 1.60x")],
+    ("plain", "said"),
+    [
+        ([1.6, 1.5, 1.7], []),
+        ([0.8, 0.9, 2.0], ["ours: 1.23x is not a gain everywhere; some prompts gain, others lose."]),
+        (
+            [0.8, 0.7, 0.9],
+            ["ours: 0.80x. Drafting costs time here; serve this load without it."],
+        ),
+    ],
 )
-def test_a_spread_wider_than_the_gain_is_not_trusted(plain, shown):
-    first, second = over_the_passes(rows(plain, [1.0, 1.0, 1.0]), 0.2, 2)
-    assert shown in first
-    assert "This machine was busy" in second
-    assert "between the passes of native lies" in second
-    assert "Do not trust" in second
+def test_a_loss_is_said(plain, said):
+    assert list(sentences(rows(plain, [1.0] * 3), 0.2, 2)) == said
 
 
-def test_a_clear_slowdown_is_trusted():
-    assert len(list(over_the_passes(rows([0.6, 0.62, 0.61], [1.0, 1.0, 1.0]), 0.2, 2))) == 1
+def test_other_work_is_said_where_the_turns_agree():
+    (line,) = sentences(rows([1.6, 1.6], [1.0, 1.0]), 1.1, 2)
+    assert line.startswith("Other work kept 1.1 of 2 cores busy")
 
 
-def test_other_work_is_said_even_where_the_passes_agree():
-    *_, last = over_the_passes(rows([1.6, 1.6], [1.0, 1.0]), 1.1, 2)
-    assert last.startswith("Other work kept 1.1 of 2 cores busy")
+def test_categories_are_in_the_order_of_acceptance():
+    ours = Row("ours", [turn(1, [1, 1]), turn(1, [0, 2]), turn(1, [2, 2])])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(by_category([Row("no draft", [turn(1)] * 3), ours], ["code", "maths", "code"]))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert lines[-3:-1] == [["maths", "1", "2.00"], ["code", "2", "1.50"]]
 
 
-def test_a_row_counts_one_pass_and_times_each():
-    row = Row("native")
-    for number in range(2):
-        for histogram in ([1, 0, 2], [0, 3]):  # steps by how many drafts they accepted
-            answer = Answer(4, [5] * 6, [6], 0.1, 0.1, histogram=histogram)
-            row.add(number, Measured(1.0 + number, [answer]))
-    assert row.seconds == [2.0, 4.0]
-    assert (row.tokens, row.drafts) == (12, 6)
-    assert row.accepted == [5, 2]
-    assert row.tokens_per_second == 4.0
+@pytest.mark.parametrize(
+    ("left", "right", "at"),
+    [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
+)
+def test_where_two_texts_part(left, right, at):
+    assert first_difference(left, right) == at

@@ -11,7 +11,7 @@ from tests.support.drawn_chains import K, chances_of_texts, tables
 from tests.support.engine import engine_environment, run_child
 from tests.support.sampling import fit
 
-pytestmark = [pytest.mark.long, pytest.mark.promise(
+pytestmark = pytest.mark.promise(
     "sampling: no K by the load changes the distribution, and one by the drawn token is seen"
 )
 

@@ -8,8 +8,8 @@ Cause: `model_executor/models/llama_eagle3.py`, `Eagle3LlamaForCausalLM.load_wei
   compare; where it does, `track_weights_loading` leaves out plain linear layers.
 Releases: 0.32 and 0.33 (run).
 Workaround: Refused beforehand (`tensors_are_complete`), and while weights are loaded by
-  `families/parts/strict_weights.py`, `StrictWeights`: every parameter starts as NaN and must be finite at
-  the end.
+  `families/parts/strict_weights.py`, `StrictWeights`: every parameter starts as NaN and must be finite
+  at the end.
 Can go when: `load_weights` returns the names, and the loader exempts no layer of a draft.
 """
 

@@ -125,4 +125,4 @@ def dflash_acceptance(
         ]
         right = torch.cat(guesses, dim=1) == following(ids, starts, k)
         lengths.append(right.int().cumprod(-1).sum(-1))  # [B, A]
-    return shares_of_accepted(torch.cat(lengths), k)
+    return shares_of_accepted(torch.cat(lengths).tolist(), k)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -125,15 +126,15 @@ def acceptance_per_position(
         guesses = torch.stack([kept[row.argmax(-1)] for row in logits], dim=-1)  # [B, n, k]
         wanted = torch.stack([ids[:, j + 2 : j + 2 + n] for j in range(k)], dim=-1)
         lengths.append((guesses == wanted).int().cumprod(-1).sum(-1))  # [B, n]
-    return shares_of_accepted(torch.cat(lengths)[:, prompt_length - 1 :], k)
+    return shares_of_accepted(torch.cat(lengths)[:, prompt_length - 1 :].tolist(), k)
 
 
-def shares_of_accepted(lengths: torch.Tensor, k: int) -> list[float]:
-    """lengths [rows, n]: how many tokens of the draft at each position of a text are right. Walks the
+def shares_of_accepted(lengths: Iterable[Sequence[int]], k: int) -> list[float]:
+    """`lengths` has a row per text: how many tokens of the draft at each position are right. Walks the
     texts from their first position on: after a accepted tokens the next draft stands a+1 further."""
     accepted = torch.zeros(k, dtype=torch.int64)
     drafts = 0
-    for row in lengths.tolist():
+    for row in lengths:
         start = 0
         while start < len(row):
             accepted[: row[start]] += 1

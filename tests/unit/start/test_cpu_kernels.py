@@ -152,5 +152,7 @@ def test_status_says_it_too(kernels, limit):
 def test_the_demo_serves_in_a_dtype_that_has_a_kernel(lacks, monkeypatch):
     from examples.demo.__main__ import choose_dtype
 
-    monkeypatch.setattr("vllm_eagle_ext.measure.engine.machine.lacks_avx512", lambda: lacks)
-    assert choose_dtype() == ("float32" if lacks else "auto")
+    for instructions in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(f"torch.cpu._is_{instructions}_supported", lambda: not lacks)
+    monkeypatch.setattr("examples.demo.__main__.has_gpu", lambda: False)
+    assert choose_dtype() == ("float32" if lacks else "bfloat16")
