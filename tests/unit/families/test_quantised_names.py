@@ -11,20 +11,13 @@ import torch
 from tests.support.checkpoints import LAYERS
 from tests.support.drafting import (
     BOUND_QUANTISED,
-    difference,
+    apart_from_reference,
     load,
-    module_logits,
-    reference_logits,
 )
-from tests.support.drafts import Draft, valid_draft, write
-from tests.support.engine import has_gpu
+from tests.support.drafts import Draft, valid_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 SCHEME = {"num_bits": 8, "type": "int", "symmetric": True}
 GROUP = {
     "weights": {**SCHEME, "strategy": "channel", "dynamic": False},
@@ -134,10 +127,4 @@ def dequantised(draft: Draft) -> Draft:
 
 
 def check(family: str, draft: Draft, folder) -> None:
-    drafter, layer_ids, path, probe = load(folder, draft)
-    mine = module_logits(drafter, family, layer_ids, probe)
-    plain = write(dequantised(draft), path.parent / "dequantised")
-    expected = reference_logits(plain, family, layer_ids, probe)
-    apart = difference(mine, expected)
-    print(f"\n{family}: {apart:.3f}")
-    assert apart < BOUND_QUANTISED
+    assert apart_from_reference(folder, family, draft, dequantised(draft)) < BOUND_QUANTISED

@@ -8,13 +8,7 @@ import torch
 from tests.support.drafter import construct
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import valid_draft
-from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
-
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 
 
 class TestWhatOnlyTheLoadCanSee:
