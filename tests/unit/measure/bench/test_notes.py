@@ -14,7 +14,7 @@ from tests.unit.measure.bench.made_up import (
     MadeUp,
     changing,
 )
-from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, premises, reason
+from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, reason
 from vllm_eagle_ext.measure.bench.results import Measurement
 
 
@@ -140,22 +140,6 @@ def test_interrupted():
         MadeUp().report(cut)
     )
     assert not any(line.startswith("interrupted") for line in notes(MadeUp().report()))
-
-
-@pytest.mark.parametrize(
-    ("repeats", "text"), [(1, "of one pair"), (3, "3 pairs (their range)"), (7, "their 98% interval")]
-)
-def test_what_an_interval_is(repeats, text):
-    (line,) = notes(MadeUp(repeats=repeats).report())
-    assert text in line
-
-
-def test_premises():
-    report = MadeUp(synthetic=[2.5], temperature=0.7).report()
-    lines = list(premises(report.settings, report.context))
-    assert lines[0] == "org/target-8B with org/fast-draft on a device"
-    assert any("temperature 0.7, seed 0" in line for line in lines)
-    assert any(line.startswith("Synthetic acceptance [2.5]") for line in lines)
 
 
 @pytest.mark.parametrize(

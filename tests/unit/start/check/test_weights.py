@@ -112,26 +112,6 @@ def test_trained_drafts_have_none(check, draft, target):
     assert result.stderr == ""  # no bar where there is no terminal
 
 
-def test_a_bar_on_a_terminal(draft, target):
-    import os
-    import pty
-    import subprocess
-    import sys
-
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-c", "from vllm_eagle_ext.cli import app; app()", "check", str(draft)]
-    result = subprocess.run(
-        [*command, "--target", str(target), "--weights", "--quick"],
-        stdout=subprocess.PIPE, stderr=follower, check=False, env=os.environ | {"TERM": "xterm"},
-    )  # fmt: skip
-    os.close(follower)
-    shown = os.read(leader, 65536).decode()
-    os.close(leader)
-    assert result.returncode == 3
-    assert "reading weights" in shown
-    assert b"reading weights" not in result.stdout
-
-
 @pytest.mark.parametrize("chunk", [64, 2**20])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 def test_figures_are_torchs(tmp_path, monkeypatch, dtype, chunk):
