@@ -6,10 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.checkpoints import LAYERS
-from tests.support.drafting import (
-    apart_from_reference,
-    load,
-)
+from tests.support.drafting import apart_from_reference, load
 from tests.support.drafts import valid_draft
 from tests.support.quantised_drafts import Quantised, gptq_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError

@@ -10,12 +10,7 @@ from safetensors.torch import load_file
 from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.draft_families import matrix
 from tests.support.drafter import construct
-from tests.support.drafting import (
-    apart_from_reference,
-    dtype_of,
-    load,
-    resolve_draft,
-)
+from tests.support.drafting import apart_from_reference, dtype_of, load, resolve_draft
 from tests.support.drafts import Draft, valid_draft
 from tests.support.quantised_drafts import decoded, quantised
 from vllm_eagle_ext.errors import UnsupportedDraftError

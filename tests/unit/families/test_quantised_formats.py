@@ -13,12 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.drafter import construct
-from tests.support.drafting import (
-    apart_from_reference,
-    dtype_of,
-    load,
-    resolve_draft,
-)
+from tests.support.drafting import apart_from_reference, dtype_of, load, resolve_draft
 from tests.support.drafts import VLLMS
 from tests.support.quantised_drafts import FORMATS, decoded, quantised_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -43,8 +38,7 @@ NO_KERNEL = "compressed-tensors NVFP4A16"
 
 
 @pytest.mark.parametrize(
-    ("family", "format_"),
-    [one for one in itertools.product(FAMILIES, BOUNDS) if one not in REFUSED],
+    ("family", "format_"), [one for one in itertools.product(FAMILIES, BOUNDS) if one not in REFUSED]
 )
 def test_drafts_as_dequantised(family, format_, tmp_path):
     found = quantised_draft(family, format_)

@@ -9,14 +9,7 @@ import torch
 
 from tests.support import weight_updates
 from tests.support.checkpoints import VOCAB
-from tests.support.drafting import (
-    BOUND,
-    difference,
-    dtype_of,
-    make_probe,
-    module_logits,
-    resolve_draft,
-)
+from tests.support.drafting import BOUND, difference, dtype_of, make_probe, module_logits, resolve_draft
 from tests.support.drafts import valid_draft
 from tests.support.weight_updates import buckets, forget_rows, start
 from tests.unit.families.test_gate import gated_draft

@@ -132,8 +132,7 @@ def test_a_null_in_the_place_of_a_method_is_dropped():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
-    [({"use_cache": 0}, "use_cache"), ({"num_attention_heads": 3}, "multiple of")],
+    ("wrong", "words"), [({"use_cache": 0}, "use_cache"), ({"num_attention_heads": 3}, "multiple of")]
 )
 def test_nothing_else_is_dropped(wrong, words):
     config = {"attention_bias": None, **wrong}

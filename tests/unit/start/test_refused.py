@@ -11,11 +11,7 @@ import torch
 from tests.support.checkpoints import tiny_draft, write_target
 from tests.support.drafts import valid_draft, write
 from tests.unit.start.configs import DRAFTER, speculative_config
-from vllm_eagle_ext.errors import (
-    OptionsError,
-    SpeculativeConfigError,
-    UnsupportedDraftError,
-)
+from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError, UnsupportedDraftError
 
 
 class TestRefused:
@@ -95,11 +91,6 @@ class TestMethod:
         path = write(valid_draft("dflash"), tmp_path / "block")
         with pytest.raises(SpeculativeConfigError, match='write "method": "dflash"'):
             speculative_config(target, path, method=None, num_speculative_tokens=7)
-
-    def test_dflash_by_its_path(self, target, tmp_path):
-        path = write(valid_draft("dflash"), tmp_path / "my_dflash_head")
-        config = speculative_config(target, path, method=None, num_speculative_tokens=7)
-        assert config.draft_model_config.architecture == "DFlashEagleExtQwen3ForCausalLM"
 
     def test_a_plain_draft_model_is_left_alone(self, tmp_path):
         target = write_target(tmp_path / "target")

@@ -104,10 +104,7 @@ def test_rope_is_that_of_transformers(config):
             {"rope_scaling": yarn("type"), "rope_parameters": {"rope_type": "default"}},
             "rope_type of rope_scaling and rope_parameters",
         ),
-        (
-            {"rope_scaling": yarn("type") | {"rope_type": "linear"}},
-            "rope_type and type of rope_scaling",
-        ),
+        ({"rope_scaling": yarn("type") | {"rope_type": "linear"}}, "rope_type and type of rope_scaling"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor"),
         (

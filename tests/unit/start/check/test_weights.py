@@ -74,10 +74,7 @@ def test_what_looks_wrong_is_warned_of(check, changed, name, change, rule, words
 
 @pytest.mark.parametrize(
     ("value", "severity", "rule"),
-    [
-        (float("nan"), "error", "weights_are_finite"),
-        (0.0, "warning", "weights_are_not_all_zero"),
-    ],
+    [(float("nan"), "error", "weights_are_finite"), (0.0, "warning", "weights_are_not_all_zero")],
     ids=["nan", "zero"],
 )
 def test_many_tensors_are_one_finding(check, tmp_path, value, severity, rule):
