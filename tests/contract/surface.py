@@ -22,11 +22,7 @@ _PARENTS = {
 }
 
 PACKAGE = (
-    Name(
-        "vllm.version",
-        "__version__",
-        "the tested range",
-    ),
+    Name("vllm.version", "__version__", "the tested range"),
     Name(
         "vllm.plugins",
         "load_general_plugins",

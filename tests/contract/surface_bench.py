@@ -8,12 +8,7 @@ _V1, _V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
 
 _ENGINE = (
     Name("vllm.entrypoints.llm", "LLM.__init__", "the engine in its process", accepts=("model",)),
-    Name(
-        "vllm.entrypoints.llm",
-        "LLM.collective_rpc",
-        "asks the workers",
-        accepts=("method", "args"),
-    ),
+    Name("vllm.entrypoints.llm", "LLM.collective_rpc", "asks the workers", accepts=("method", "args")),
     Name("vllm.entrypoints.llm", "LLM.reset_prefix_cache", "every load begins with none"),
     Name("vllm.entrypoints.llm", "LLM", "steps it by hand", contains=("self.llm_engine = ",)),
     Name(
@@ -22,12 +17,7 @@ _ENGINE = (
         "submits a request",
         accepts=("request_id", "prompt", "params"),
     ),
-    Name(
-        "vllm.v1.engine.llm_engine",
-        "LLMEngine.step",
-        "tokens of a step",
-        parameters=("self",),
-    ),
+    Name("vllm.v1.engine.llm_engine", "LLMEngine.step", "tokens of a step", parameters=("self",)),
     Name(
         "vllm.v1.engine.llm_engine",
         "LLMEngine.abort_request",

@@ -51,14 +51,7 @@ class Worker:
             return json.loads(line)
         status, self.process = self.process.wait(), None
         why = f"no end within {HANG} s" if status == -14 else f"the process ended with {status}"
-        return {
-            "failure": why,
-            "exit": None,
-            "seconds": HANG,
-            "megabytes": 0,
-            "rise": 0,
-            "output": "",
-        }
+        return {"failure": why, "exit": None, "seconds": HANG, "megabytes": 0, "rise": 0, "output": ""}
 
     def close(self) -> None:
         if self.process is not None:

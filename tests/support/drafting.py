@@ -202,3 +202,14 @@ def difference(mine: torch.Tensor, reference: torch.Tensor) -> float:
     if not torch.equal(torch.isfinite(mine), finite):
         return float("inf")
     return float((mine.float() - reference)[finite].abs().max() / reference[finite].std())
+
+
+def apart_from_reference(
+    folder: Path, family: str, draft: Draft, dequantised: Draft | None = None, **options: Any
+) -> float:
+    """The `difference` of a draft from the reference of its own file, or of the dequantised draft."""
+    drafter, layer_ids, path, probe = load(folder, draft, **options)
+    mine = module_logits(drafter, family, layer_ids, probe)
+    if dequantised is not None:
+        path = write(dequantised, path.parent / "dequantised")
+    return difference(mine, reference_logits(path, family, layer_ids, probe))

@@ -26,15 +26,7 @@ NARROW = {
 }
 BY_CHANCE = "default sampling"  # its texts are not compared: drafts change what is drawn
 ONE_TOKEN = "default sampling of one token"  # nothing is left to chance
-KINDS = (
-    "greedy",
-    "budget",
-    ONE_TOKEN,
-    BY_CHANCE,
-    "json",
-    "length",
-    "budget, length",
-)
+KINDS = ("greedy", "budget", ONE_TOKEN, BY_CHANCE, "json", "length", "budget, length")
 EOS = "("
 # Triton's interpreter has no kernel of vLLM's for top-k and top-p.
 NO_KERNEL = {"v1": {}, "v2": {"top_k": 0, "top_p": 1.0}}

@@ -84,11 +84,7 @@ class RayCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            "RAY_ADDRESS": self.address,
-            "VLLM_HOST_IP": self.nodes[0].address,
-            **self._variables,
-        }
+        return {"RAY_ADDRESS": self.address, "VLLM_HOST_IP": self.nodes[0].address, **self._variables}
 
     def __enter__(self) -> RayCluster:
         # Ray's sockets lie below it, and their paths may have 107 characters.
@@ -106,10 +102,7 @@ class RayCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
@@ -135,11 +128,7 @@ class RayCluster:
             process = subprocess.Popen(
                 self._command(number, node),
                 cwd=ROOT,  # relative paths of models are the workers' too
-                env={
-                    **self._environment,
-                    "VLLM_HOST_IP": node.address,
-                    **node.environment,
-                },
+                env={**self._environment, "VLLM_HOST_IP": node.address, **node.environment},
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

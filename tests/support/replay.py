@@ -32,12 +32,7 @@ class Comparison:
     compared: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for counts in (
-            self.engine_accepted,
-            self.reference_accepted,
-            self.equal,
-            self.compared,
-        ):
+        for counts in (self.engine_accepted, self.reference_accepted, self.equal, self.compared):
             counts.extend([0] * self.k)
 
     @property

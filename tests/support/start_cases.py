@@ -23,15 +23,7 @@ from tests.support.checkpoints import (
 from tests.support.draft_families import Draft, matrix
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
-from tests.support.start_tables import (
-    CONFIG,
-    DENSE,
-    HYBRID,
-    PUBLISHED,
-    SCHEDULE,
-    SPECULATIVE,
-    Keys,
-)
+from tests.support.start_tables import CONFIG, DENSE, HYBRID, PUBLISHED, SCHEDULE, SPECULATIVE, Keys
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
 

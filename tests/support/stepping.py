@@ -64,10 +64,7 @@ class Stepper:
     """Runs an engine core's loop; an asynchronous one schedules a step before the last one's output."""
 
     def __init__(
-        self,
-        scheduler: Any,
-        seconds: Callable[[int, int], float],
-        accepts: Callable[[int], int],
+        self, scheduler: Any, seconds: Callable[[int, int], float], accepts: Callable[[int], int]
     ) -> None:
         """
         Args:

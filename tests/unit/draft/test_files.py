@@ -142,21 +142,11 @@ def test_pickled_weights_alone(tmp_path, name):
     assert (files.weights, dict(files.tensors), dict(files.values)) == ("bin", {}, {})
 
 
-def test_safetensors_win_over_pickled_weights(tmp_path):
-    tiny_draft(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"no pickle")
-    assert read_draft_files(str(tmp_path)).weights == "safetensors"
-
-
-def test_mask_embedding_is_no_weights(tmp_path):
+@pytest.mark.parametrize("beside", [(), ("mask_embedding.pt",)])
+def test_no_weights(tmp_path, beside):
     write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
-    (tmp_path / "mask_embedding.pt").write_bytes(b"no pickle")
-    with pytest.raises(UnsupportedDraftError, match="without any"):
-        read_draft_files(str(tmp_path))
-
-
-def test_no_weights(tmp_path):
-    write_draft(tmp_path, draft_config(num_aux=3, post_norm=True), None)
+    for name in beside:
+        (tmp_path / name).write_bytes(b"no pickle")
     with pytest.raises(UnsupportedDraftError, match=r"without any \*\.safetensors"):
         read_draft_files(str(tmp_path))
 
@@ -169,8 +159,9 @@ def test_gguf_file(tmp_path):
         read_draft_files(str(file))
 
 
-def test_gguf_beside_safetensors(tmp_path):
-    (tiny_draft(tmp_path) / "draft.gguf").write_bytes(b"GGUF")
+@pytest.mark.parametrize("name", ["draft.gguf", "pytorch_model.bin"])
+def test_safetensors_win_over_what_lies_beside_them(tmp_path, name):
+    (tiny_draft(tmp_path) / name).write_bytes(b"GGUF")
     assert read_draft_files(str(tmp_path)).weights == "safetensors"
 
 
@@ -199,13 +190,6 @@ def test_slip_in_a_path(offline, tmp_path, monkeypatch, model):
     assert "hf download" not in str(caught.value)
 
 
-def test_path_of_another_working_folder(offline, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UnsupportedDraftError) as caught:
-        read_draft_files("examples/tiny/postnorm")
-    assert caught.value.remedy.startswith("no such folder here; if it is a folder in a repository")
-
-
 def test_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     tiny_draft(tmp_path / "draft")
@@ -231,10 +215,6 @@ def test_revision_that_is_not_in_the_hub_cache(offline, tmp_path):
     assert read_draft_files("owner/draft", revision="0" * 40, download_dir=str(tmp_path)).folder
     with pytest.raises(UnsupportedDraftError, match="not in the cache"):
         read_draft_files("owner/draft", revision="other", download_dir=str(tmp_path))
-
-
-def test_config_of_a_target(offline, tmp_path):
-    assert read_config(str(write_target(tmp_path)))["num_hidden_layers"] == 8
 
 
 @pytest.mark.parametrize("target", ["/no/such/target", "owner/target"])

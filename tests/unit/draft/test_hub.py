@@ -133,11 +133,6 @@ def test_revision(hub, read, revision):
     assert all(f"/{revision}" in request.path for request in about_the_draft)
 
 
-def test_main_is_the_default(hub, read):
-    read(hub.url)
-    assert hub.requests_for("/resolve/main/config.json")
-
-
 @pytest.mark.parametrize("status", [401, 404])
 def test_repository_that_is_hidden_or_absent(hub, read, status):
     hub.refusals["/api/models"] = status, "RepoNotFound"

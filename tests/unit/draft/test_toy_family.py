@@ -12,7 +12,9 @@ import torch
 
 from tests.drafts_page import architectures
 from tests.support.checkpoints import HIDDEN
+from tests.support.drafting import load
 from tests.support.drafts import inspect, valid_draft
+from tests.support.engine import has_gpu
 from tests.support.toy_family.family import SCALE, TOY, registered
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.draft import registry
@@ -86,6 +88,21 @@ def test_its_class_is_registered(monkeypatch):
     assert DRAFTER.architecture in ModelRegistry.get_supported_archs()
     found = resolve_name(plugin.registered_drafters()[DRAFTER.architecture])
     assert issubclass(found, Eagle3LlamaForCausalLM)
+
+
+def test_it_is_loaded_and_computes(draft, tmp_path, monkeypatch, single_process_group):
+    """The drafter class, as vLLM loads it."""
+    if has_gpu():
+        pytest.skip("builds vLLM's layers on its CPU platform")
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
+    draft.tensors["feature_norm.weight"] *= 3
+    drafter, layer_ids, _, probe = load(tmp_path, draft)
+    assert type(drafter).__name__ == DRAFTER.architecture
+    states = torch.cat(probe.aux(layer_ids), dim=-1)  # [T, n * Ht]
+    fused = drafter.combine_hidden_states(states)
+    assert fused.pow(2).mean(-1).sqrt() == pytest.approx(1.5 * torch.ones(len(states)), rel=1e-3)
 
 
 def test_reading_its_record_imports_no_model():

@@ -2,6 +2,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.engine import has_gpu
+
+
+@pytest.fixture(autouse=True)
+def _layers_on_a_cpu(request):
+    """These tests build vLLM's layers on its CPU platform, in a group of one process."""
+    if has_gpu():
+        pytest.skip("builds vLLM's layers on its CPU platform")
+    request.getfixturevalue("single_process_group")
+
 
 @pytest.fixture
 def emulated(monkeypatch):

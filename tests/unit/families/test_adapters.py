@@ -7,13 +7,8 @@ import torch
 
 from tests.support.drafting import difference, load, module_logits
 from tests.support.drafts import valid_draft
-from tests.support.engine import has_gpu
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-    pytest.mark.promise("LoRA on the target: a draft reads its embeddings without adapters"),
-]
+pytestmark = pytest.mark.promise("LoRA on the target: a draft reads its embeddings without adapters")
 
 
 @pytest.mark.parametrize("family", ["native", "post-norm", "gated", "dflash"])

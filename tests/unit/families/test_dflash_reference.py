@@ -13,23 +13,8 @@ from vllm.forward_context import override_forward_context
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS
 from tests.support.drafting import BOUND, ROWS, STEPS, Probe, difference, load, module_logits
 from tests.support.drafts import Draft, inspect, valid_draft
-from tests.support.engine import has_gpu
-from tests.unit.measure.reference.layers import tiny_target
+from tests.unit.measure.reference.layers import LLAMA3, YARN, rope, tiny_target
 from vllm_eagle_ext.measure.reference.published import load_reference
-
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-
-
-def rope(key: str, block: dict[str, Any]) -> Callable[[Draft], None]:
-    return lambda draft: draft.config.update({key: {**block, "rope_theta": 10000.0}})
 
 
 def attention_bias(draft: Draft) -> None:

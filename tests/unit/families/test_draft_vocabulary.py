@@ -8,14 +8,9 @@ import torch
 from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.draft_vocabularies import whole, write_ids
 from tests.support.drafting import BOUND, difference, dtype_of, make_probe, module_logits, resolve_draft
-from tests.support.engine import has_gpu
 from tests.support.weight_updates import Started, bring, buckets, forget_rows, start
 from vllm_eagle_ext.errors import UnsupportedDraftError, UnsupportedTargetError
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 IDS = sorted(torch.randperm(VOCAB, generator=torch.Generator().manual_seed(3))[:70].tolist())
 # The target's head, but for the last, which has a whole head of its own.
 FAMILIES = ["native", "qwen3", "gated", "speculators", "p-eagle", "dflash", "dflash-speculators", "mla"]

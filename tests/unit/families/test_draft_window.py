@@ -9,14 +9,9 @@ import torch
 
 from tests.support.drafting import BOUND, ROWS, STEPS, difference, load, module_logits
 from tests.support.drafts import inspect, valid_draft
-from tests.support.engine import has_gpu
 from tests.unit.measure.reference.layers import tiny_target
 from vllm_eagle_ext.measure.reference.published import load_reference
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 WINDOW = 9  # a DFlash step has eight rows
 FAMILIES = ("native", "gated", "qwen3", "speculators", "p-eagle", "dflash", "dflash-speculators")
 

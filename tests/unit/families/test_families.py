@@ -10,6 +10,7 @@ import torch
 from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.drafting import (
     BOUND,
+    apart_from_reference,
     bound_of,
     difference,
     load,
@@ -17,14 +18,11 @@ from tests.support.drafting import (
     reference_logits,
 )
 from tests.support.drafts import OURS, VLLMS, as_specforge, valid_draft, write
-from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-    pytest.mark.promise("EAGLE-3 with latent attention, P-EAGLE, drafts without aux states: the maths"),
-]
+pytestmark = pytest.mark.promise(
+    "EAGLE-3 with latent attention, P-EAGLE, drafts without aux states: the maths"
+)
 IDS = "eagle_aux_hidden_state_layer_ids"
 # Family -> where its ids are, and from an id to the input that it names. The first is permuted: states
 # from Hugging Face follow the list. In the others an engine or hooks have collected them layer by layer.
@@ -130,9 +128,7 @@ def test_p_eagle_as_its_trainers_write_it(tmp_path, flags, is_specforge):
     if is_specforge:
         as_specforge(draft)
     assert draft.tensors["mask_hidden"].shape == (1, 1, 3 * HIDDEN)
-    drafter, layer_ids, path, probe = load(tmp_path, draft)
-    mine = module_logits(drafter, "p-eagle", layer_ids, probe)
-    assert difference(mine, reference_logits(path, "p-eagle", layer_ids, probe)) < BOUND
+    assert apart_from_reference(tmp_path, "p-eagle", draft) < BOUND
 
 
 def test_mask_hidden_may_be_flattened_in_any_file(tmp_path):

@@ -6,17 +6,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.checkpoints import LAYERS
-from tests.support.drafting import difference, load, module_logits, reference_logits
-from tests.support.drafts import valid_draft, write
-from tests.support.engine import has_gpu
+from tests.support.drafting import apart_from_reference, load
+from tests.support.drafts import valid_draft
 from tests.support.quantised_drafts import Quantised, gptq_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 BOUND = 0.05  # in bf16, as of other four-bit drafts
 WIDE = {"group_size": 64}
 ATTENTION = {r"[qkv]_proj": 64}
@@ -49,12 +44,7 @@ def draft_of(family: str, name: str) -> Quantised:
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_rules_by_the_checkpoints_names(family, name, tmp_path):
     found = draft_of(family, name)
-    drafter, layer_ids, path, probe = load(tmp_path, found.draft)
-    mine = module_logits(drafter, family, layer_ids, probe)
-    plain = write(found.dequantised, path.parent / "dequantised")
-    apart = difference(mine, reference_logits(plain, family, layer_ids, probe))
-    print(f"\n{family}, {name}: {apart:.3f}")
-    assert apart < BOUND
+    assert apart_from_reference(tmp_path, family, found.draft, found.dequantised) < BOUND
 
 
 AS_BEFORE = [
@@ -82,7 +72,4 @@ def test_scales_of_another_group_are_another_draft(tmp_path):
     for part in "qkv":
         scales = found.draft.tensors[f"midlayer.self_attn.{part}_proj.scales"]
         scales.copy_(scales.flip(0))
-    drafter, layer_ids, path, probe = load(tmp_path, found.draft)
-    mine = module_logits(drafter, "native", layer_ids, probe)
-    plain = write(found.dequantised, path.parent / "dequantised")
-    assert difference(mine, reference_logits(plain, "native", layer_ids, probe)) > 2 * BOUND
+    assert apart_from_reference(tmp_path, "native", found.draft, found.dequantised) > 2 * BOUND

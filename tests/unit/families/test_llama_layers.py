@@ -6,13 +6,7 @@ import pytest
 
 from tests.support.drafting import BOUND, difference, load, module_logits, reference_logits
 from tests.support.drafts import LAYER, valid_draft
-from tests.support.engine import has_gpu
 from tests.support.triton_on_cpu import norm_each_layers_keys
-
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 
 
 @pytest.mark.parametrize("family", ["dflash-speculators", "dspark-speculators"])

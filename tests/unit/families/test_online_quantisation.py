@@ -18,7 +18,7 @@ from tests.support.drafting import (
     resolve_draft,
 )
 from tests.support.drafts import inspect, valid_draft, write
-from tests.support.engine import ROOT, has_gpu
+from tests.support.engine import ROOT
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.device import Device, LoadedKernels
 from vllm_eagle_ext.start.rules import weights
@@ -28,10 +28,6 @@ from vllm_eagle_ext.start.rules.weights import (
     quantisation_has_layers,
 )
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 # Weights and activations have eight bits, of which three are the mantissa's. Up to 0.296 where a CPU
 # adds in the order of AVX-512's kernels, 0.303 in that of AVX2's; a draft of another seed: 3.7 and more.
 BOUND = 0.3 if LoadedKernels().bf16 else 0.35

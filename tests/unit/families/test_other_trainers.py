@@ -9,12 +9,7 @@ from tests.support.checkpoints import HIDDEN, LAYERS, VOCAB, write_target
 from tests.support.drafter import build, resolve, resolve_for_v2
 from tests.support.drafting import load, module_logits
 from tests.support.drafts import VLLMS, valid_draft, write
-from tests.support.engine import has_gpu
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 WINDOWS = ["sliding_attention", "full_attention"] * (LAYERS // 2)  # of a target
 PADDING = 32  # rows
 

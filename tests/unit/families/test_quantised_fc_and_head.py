@@ -10,24 +10,13 @@ from safetensors.torch import load_file
 from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.draft_families import matrix
 from tests.support.drafter import construct
-from tests.support.drafting import (
-    difference,
-    dtype_of,
-    load,
-    module_logits,
-    reference_logits,
-    resolve_draft,
-)
-from tests.support.drafts import Draft, valid_draft, write
-from tests.support.engine import has_gpu
+from tests.support.drafting import apart_from_reference, dtype_of, load, resolve_draft
+from tests.support.drafts import Draft, valid_draft
 from tests.support.quantised_drafts import decoded, quantised
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group", "emulated"),
-]
+pytestmark = pytest.mark.usefixtures("emulated")
 W8A8, W4A16 = "compressed-tensors W8A8", "compressed-tensors W4A16"
 BOUNDS = {W8A8: 0.15, W4A16: 0.05, "AWQ": 0.05, "GPTQ": 0.05}  # as of the layers alone
 FAMILIES = ("native", "qwen3", "gated", "mla", "dflash")
@@ -45,12 +34,7 @@ def check(family: str, draft: Draft, format_: str, part: str, folder) -> None:
     found = quantised(draft, format_, part)
     name = next(name for name in draft.tensors if name.endswith(f"{part}.weight"))
     assert found.draft.tensors.get(name, torch.empty(0, dtype=torch.int8)).dtype == torch.int8
-    drafter, layer_ids, path, probe = load(folder, found.draft)
-    mine = module_logits(drafter, family, layer_ids, probe)
-    plain = write(found.dequantised, path.parent / "dequantised")
-    apart = difference(mine, reference_logits(plain, family, layer_ids, probe))
-    print(f"\n{family}, {format_}: {apart:.3f}")
-    assert apart < BOUNDS[format_]
+    assert apart_from_reference(folder, family, found.draft, found.dequantised) < BOUNDS[format_]
 
 
 @pytest.mark.parametrize(

@@ -13,24 +13,13 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.drafter import construct
-from tests.support.drafting import (
-    difference,
-    dtype_of,
-    load,
-    module_logits,
-    reference_logits,
-    resolve_draft,
-)
-from tests.support.drafts import VLLMS, write
-from tests.support.engine import has_gpu
+from tests.support.drafting import apart_from_reference, dtype_of, load, resolve_draft
+from tests.support.drafts import VLLMS
 from tests.support.quantised_drafts import FORMATS, decoded, quantised_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group", "emulated"),
-]
+pytestmark = pytest.mark.usefixtures("emulated")
 FAMILIES = ("native", "gated", "mla", "qwen3", "dflash")  # whose logits the one reference computes
 # Of `difference`: in bf16, and where activations are rounded to eight bits as well.
 BOUNDS = {
@@ -49,17 +38,11 @@ NO_KERNEL = "compressed-tensors NVFP4A16"
 
 
 @pytest.mark.parametrize(
-    ("family", "format_"),
-    [one for one in itertools.product(FAMILIES, BOUNDS) if one not in REFUSED],
+    ("family", "format_"), [one for one in itertools.product(FAMILIES, BOUNDS) if one not in REFUSED]
 )
 def test_drafts_as_dequantised(family, format_, tmp_path):
     found = quantised_draft(family, format_)
-    drafter, layer_ids, path, probe = load(tmp_path, found.draft)
-    mine = module_logits(drafter, family, layer_ids, probe)
-    plain = write(found.dequantised, path.parent / "dequantised")
-    apart = difference(mine, reference_logits(plain, family, layer_ids, probe))
-    print(f"\n{family}, {format_}: {apart:.3f}")
-    assert apart < BOUNDS[format_]
+    assert apart_from_reference(tmp_path, family, found.draft, found.dequantised) < BOUNDS[format_]
 
 
 @pytest.mark.parametrize("format_", BY_WEIGHT)

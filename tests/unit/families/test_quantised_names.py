@@ -9,22 +9,11 @@ import pytest
 import torch
 
 from tests.support.checkpoints import LAYERS
-from tests.support.drafting import (
-    BOUND_QUANTISED,
-    difference,
-    load,
-    module_logits,
-    reference_logits,
-)
-from tests.support.drafts import Draft, valid_draft, write
-from tests.support.engine import has_gpu
+from tests.support.drafting import BOUND_QUANTISED, apart_from_reference, load
+from tests.support.drafts import Draft, valid_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 SCHEME = {"num_bits": 8, "type": "int", "symmetric": True}
 GROUP = {
     "weights": {**SCHEME, "strategy": "channel", "dynamic": False},
@@ -59,56 +48,40 @@ def plain_modules(draft: Draft) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("parts", [ATTENTION, MLP], ids=["attention", "mlp"])
+def groups(*targets: str) -> dict[str, object]:
+    return {"group_0": {"targets": list(targets) or ["Linear"], **GROUP}}
+
+
+# By the numbers that the draft's layers have behind the target's, they are those of another model.
+OTHERS = rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"
+OWN = (r"re:.*layers\.[01]\.mlp\..*", *(f"midlayer.mlp.{part}" for part in MLP))
+OF_OTHERS = {"targets": [OTHERS], "weights": FOUR_BITS}
+# What is quantised, the groups, and what is ignored; None: each plain module.
+LISTS = {
+    "ignored beside attention": (ATTENTION, groups(), None),
+    "ignored beside an mlp": (MLP, groups(), None),
+    "nothing is ignored": (MLP, groups(), []),
+    "one target": (MLP, groups("re:.*(gate|up|down)_proj$"), []),
+    "three targets": (MLP, groups(*(f"re:.*{part}" for part in MLP)), []),
+    "targets of other layers": (MLP, {**groups(*OWN), "another": OF_OTHERS}, []),
+    "ignored other layers": (MLP, groups(), [OTHERS, "re:.*self_attn.*", "lm_head"]),
+}
+
+
+@pytest.mark.parametrize(("parts", "config_groups", "ignore"), LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_ignore_list_by_the_checkpoints_names(family, parts, tmp_path):
-    draft = quantised(family, parts, config_groups={"group_0": {"targets": ["Linear"], **GROUP}})
-    draft.config["quantization_config"]["ignore"] = plain_modules(draft)
-    check(family, draft, tmp_path)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_ignore_list(family, tmp_path):
-    group = {"targets": ["Linear"], **GROUP}
-    check(family, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]), tmp_path)
-
-
-@pytest.mark.parametrize(
-    "targets", [["re:.*(gate|up|down)_proj$"], [f"re:.*{part}" for part in MLP]], ids=["one", "three"]
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_targets_by_the_checkpoints_names(family, targets, tmp_path):
-    group = {"targets": targets, **GROUP}
-    check(family, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]), tmp_path)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_targets_of_layers_that_the_draft_has_not(family, tmp_path):
-    """By the numbers that its layers have behind the target's."""
-    others = {"targets": [rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"], "weights": FOUR_BITS}
-    own = {
-        "targets": [r"re:.*layers\.[01]\.mlp\..*", *(f"midlayer.mlp.{part}" for part in MLP)],
-        **GROUP,
-    }
-    groups = {"group_0": others, "group_1": own}
-    check(family, quantised(family, MLP, config_groups=groups, ignore=[]), tmp_path)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ignored_layers_that_the_draft_has_not(family, tmp_path):
-    """Patterns that fit what is quantised by the numbers that its layers have behind the target's."""
-    group = {"targets": ["Linear"], **GROUP}
-    draft = quantised(family, MLP, config_groups={"group_0": group})
-    others = rf"re:.*layers\.({LAYERS}|{LAYERS + 1})\..*"
-    draft.config["quantization_config"]["ignore"] = [others, "re:.*self_attn.*", "lm_head"]
-    check(family, draft, tmp_path)
+def test_lists_by_the_checkpoints_names(family, parts, config_groups, ignore, tmp_path):
+    draft = quantised(family, parts, config_groups=config_groups)
+    ignored = plain_modules(draft) if ignore is None else ignore
+    draft.config["quantization_config"]["ignore"] = ignored
+    assert apart_from_reference(tmp_path, family, draft, dequantised(draft)) < BOUND_QUANTISED
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_path):
     """Negative control: vLLM makes quantised modules of the plain ones."""
     monkeypatch.setattr(apply, "named_for_vllm", lambda case: case.config.quantization_config)
-    draft = quantised(family, MLP, config_groups={"group_0": {"targets": ["Linear"], **GROUP}})
+    draft = quantised(family, MLP, config_groups=groups())
     draft.config["quantization_config"]["ignore"] = plain_modules(draft)
     with pytest.raises((UnsupportedDraftError, AssertionError, KeyError, ValueError)):
         load(tmp_path, draft)
@@ -117,8 +90,7 @@ def test_without_the_names_weights_would_be_missing(family, monkeypatch, tmp_pat
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_classes_table_of_fused_modules_does_not_reach_the_draft(family, tmp_path):
     """As long as this holds, our classes need none of their own, and the lists name fused modules."""
-    group = {"targets": ["Linear"], **GROUP}
-    drafter, *_ = load(tmp_path, quantised(family, MLP, config_groups={"group_0": group}, ignore=[]))
+    drafter, *_ = load(tmp_path, quantised(family, MLP, config_groups=groups(), ignore=[]))
     method = drafter.model.layers[0].mlp.down_proj.quant_method
     assert "gate_up_proj" in type(drafter).packed_modules_mapping  # inherited from the target's class
     assert method.quantization_config.packed_modules_mapping == {}
@@ -131,13 +103,3 @@ def dequantised(draft: Draft) -> Draft:
             tensors[name] = tensor * draft.tensors[f"{name}_scale"]
     config = {key: value for key, value in draft.config.items() if key != "quantization_config"}
     return replace(draft, config=config, tensors=tensors)
-
-
-def check(family: str, draft: Draft, folder) -> None:
-    drafter, layer_ids, path, probe = load(folder, draft)
-    mine = module_logits(drafter, family, layer_ids, probe)
-    plain = write(dequantised(draft), path.parent / "dequantised")
-    expected = reference_logits(plain, family, layer_ids, probe)
-    apart = difference(mine, expected)
-    print(f"\n{family}: {apart:.3f}")
-    assert apart < BOUND_QUANTISED

@@ -10,7 +10,6 @@ from tests.support.checkpoints import HIDDEN, VOCAB
 from tests.support.draft_families import matrix
 from tests.support.drafting import ROWS, load
 from tests.support.drafts import VLLMS, valid_draft, write
-from tests.support.engine import has_gpu
 from tests.support.quantised_drafts import Quantised, quantised
 from tests.support.second_head_scores import of_reference, of_vllm
 from tests.support.triton_on_cpu import norm_each_layers_keys
@@ -18,10 +17,7 @@ from tests.unit.measure.reference.layers import tiny_target
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.start import apply
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group", "emulated"),
-]
+pytestmark = pytest.mark.usefixtures("emulated")
 W8A8, W4A16 = "compressed-tensors W8A8", "compressed-tensors W4A16"
 # Largest error of a score over the largest score, in bf16: up to 0.049 in any format. With other scales
 # of one projection it is 0.46 and more.

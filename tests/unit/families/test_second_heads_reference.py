@@ -7,15 +7,9 @@ import torch
 
 from tests.support.drafting import BOUND, ROWS, load
 from tests.support.drafts import VLLMS, valid_draft
-from tests.support.engine import has_gpu
 from tests.support.second_head_scores import drafted, of_reference, of_vllm
 from tests.support.triton_on_cpu import norm_each_layers_keys
 from tests.unit.measure.reference.layers import tiny_target
-
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 
 
 @pytest.fixture(autouse=True)

@@ -9,24 +9,12 @@ import torch
 
 from tests.support import weight_updates
 from tests.support.checkpoints import VOCAB
-from tests.support.drafting import (
-    BOUND,
-    difference,
-    dtype_of,
-    make_probe,
-    module_logits,
-    resolve_draft,
-)
+from tests.support.drafting import BOUND, difference, dtype_of, make_probe, module_logits, resolve_draft
 from tests.support.drafts import valid_draft
-from tests.support.engine import has_gpu
 from tests.support.weight_updates import buckets, forget_rows, start
 from tests.unit.families.test_gate import gated_draft
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
-pytestmark = [
-    pytest.mark.skipif(has_gpu(), reason="builds vLLM's layers on its CPU platform"),
-    pytest.mark.usefixtures("single_process_group"),
-]
 # speculators: embeddings of its own. native: a head of its own. dflash: neither.
 UPDATED = ["native", "post-norm", "qwen3", "gated", "mla", "speculators", "dflash", "dflash-speculators"]
 SIZES = {"whole": 1000, "buckets": 4, "one by one": 1}

@@ -8,12 +8,7 @@ import pytest
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.prompts import (
-    random_ids,
-    read_prompts,
-    read_texts,
-    token_ids,
-)
+from vllm_eagle_ext.measure.prompts import random_ids, read_prompts, read_texts, token_ids
 from vllm_eagle_ext.measure.tokenizer import load_tokenizer
 
 TARGET = str(TINY / "target")

@@ -97,10 +97,6 @@ def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
     assert "--entries is 64. Allowed: more than the 65 tokens of chats" in refused.stderr
 
 
-def test_a_block_is_named(run):
-    assert "less per block" in run(TINY / "dflash", "--entries", "800", target="hybrid_target").stdout
-
-
 def test_ends_of_texts_are_kept(run, tmp_path):
     stated = json.loads((TINY / "target/config.json").read_text())["eos_token_id"]
     ends = set(stated if isinstance(stated, list) else [stated])

@@ -87,14 +87,6 @@ def test_a_wrapper_of_one_without_is_refused(start):
         start(wrapper, "native")
 
 
-def test_a_draft_that_reads_none_of_them_is_served(start):
-    assert "EagleExt" in start(STABLELM, "no_aux")
-
-
-def test_the_class_that_transformers_is_served_by_hands_them_out(start):
-    assert "EagleExt" in start(STABLELM, "native", model_impl="transformers")
-
-
 def test_another_packages_class_is_asked_itself(start, monkeypatch):
     """One that replaces vLLM's class of a listed architecture, and one of an architecture of its own."""
     from vllm.model_executor.models import ModelRegistry
@@ -112,10 +104,6 @@ def test_another_packages_class_is_asked_itself(start, monkeypatch):
 def test_vllm_still_adds_a_residual_that_is_not_there():
     source = installed_source("vllm.model_executor.models.deepseek_v2")
     assert "aux_hidden_state = hidden_states + residual\n" in source
-
-
-def test_embeddings_of_others_pass(start):
-    assert "EagleExt" in start({}, "native", layers=[0, 4, 8])
 
 
 def test_a_draft_whose_layers_v1_would_scatter_is_refused(start, vllm_log):
@@ -141,6 +129,9 @@ def test_heads_of_the_full_layers_count(start):
         (GPT_OSS | {"num_key_value_heads": 2 * KV_HEADS}, "dflash", {}),
         (GEMMA4 | {"global_head_dim": 2 * HEAD_DIM}, "dflash", {}),
         ({}, "dflash", {}),
+        ({}, "native", {"layers": [0, 4, 8]}),
+        (STABLELM, "no_aux", {}),
+        (STABLELM, "native", {"model_impl": "transformers"}),  # whose class hands them out
     ],
 )
 def test_others_pass(start, target, family, setting):

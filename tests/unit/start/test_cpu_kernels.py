@@ -25,11 +25,7 @@ from vllm_eagle_ext.cli import app, status
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.device import LoadedKernels, lacks_avx512
 from vllm_eagle_ext.start.rules import weights
-from vllm_eagle_ext.start.rules.weights import (
-    BF16_FALLBACK,
-    cpu_has_the_kernels,
-    dtype_has_a_kernel,
-)
+from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK, cpu_has_the_kernels, dtype_has_a_kernel
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 ON_X86 = platform.machine() in ("x86_64", "AMD64")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.checkpoints import draft_config, write_draft, write_target
 from tests.support.described import inspected
+from tests.unit.start.configs import engine_args
 from vllm_eagle_ext.errors import GgufDraftError, OptionsError, UnsupportedDraftError
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
@@ -39,14 +40,7 @@ def draft(request, tmp_path):
 
 
 def start(target, draft, **options):
-    from vllm.engine.arg_utils import EngineArgs
-
-    given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
-    args = EngineArgs(
-        model=str(target), skip_tokenizer_init=True, speculative_config=given,
-        additional_config={"eagle_ext": options},
-    )  # fmt: skip
-    return inspected(args)
+    return inspected(engine_args(target, draft, options=options))
 
 
 def test_it_is_left_to_the_plugin(plugin, draft, target, vllm_log):

@@ -7,11 +7,10 @@ from functools import partial
 
 import pytest
 
-from tests.support.checkpoints import draft_config, draft_tensors, write_draft
 from tests.support.described import inspected
 from tests.support.engine import TINY
 from tests.support.modelscope_cache import place, provide, remove
-from tests.unit.start.configs import DRAFTER, speculative_config
+from tests.unit.start.configs import DRAFTER, engine_args, speculative_config
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
@@ -25,13 +24,6 @@ def _asked_for(request, monkeypatch):
     monkeypatch.setenv("VLLM_USE_MODELSCOPE", request.param)
 
 
-@pytest.fixture
-def without_norms(tmp_path):
-    """A draft whose config asks for norms that its weights lack."""
-    tensors = draft_tensors(num_aux=3, post_norm=False)
-    return write_draft(tmp_path / "draft", draft_config(num_aux=3, post_norm=True), tensors)
-
-
 def check(target, draft, cache=None):
     asked = {"draft": str(draft), "target": str(target), "engine": {"download_dir": cache}}
     return run_check(CheckRequest(platform="cpu", options={}, **asked))
@@ -39,14 +31,11 @@ def check(target, draft, cache=None):
 
 def looked_at(draft, cache):
     """What a start looks at before vLLM builds its config, which would ask ModelScope for a name."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    given = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 4}
-    args = EngineArgs(
-        model=str(TINY / "target"), skip_tokenizer_init=True, download_dir=cache,
-        speculative_config=given, additional_config={"eagle_ext": {"gate_layout": "interleaved"}},
-    )  # fmt: skip
-    return inspected(args)
+    arguments = {"download_dir": cache}
+    given = engine_args(
+        TINY / "target", draft, options={"gate_layout": "interleaved"}, arguments=arguments
+    )
+    return inspected(given)
 
 
 def test_a_folder_is_served_by_this_package():

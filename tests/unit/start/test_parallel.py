@@ -92,11 +92,7 @@ def test_ranks_that_cannot_share_the_draft(tmp_path):
 
 
 @pytest.mark.promise("two ranks, by Ray or not: such a config is taken")
-@pytest.mark.parametrize(
-    "parallel",
-    [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}],
-    ids=str,
-)
+@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, {"data_parallel_size": 2}], ids=str)
 def test_other_ways_pass(target, tmp_path, parallel):
     arguments = {"distributed_executor_backend": "mp"} | parallel
     config = speculative_config(target, tiny_draft(tmp_path), arguments=arguments)

@@ -15,11 +15,7 @@ GROUP = "config_groups.group_0"
     ("place", "value", "words"),
     [
         (f"{GROUP}.weights.num_bits", "x", ("num_bits of the draft's", "valid integer")),
-        (
-            f"{GROUP}.weights.strategy",
-            "x",
-            ("strategy of the draft's", "not a valid"),
-        ),
+        (f"{GROUP}.weights.strategy", "x", ("strategy of the draft's", "not a valid")),
         (f"{GROUP}.weights.bits", 8, ("quantization_config", "bits")),
         (f"{GROUP}.weights", 5, ("quantization_config",)),
         (f"{GROUP}.input_activations.dynamic", False, ("quantization_config", "token")),

@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft
+from tests.support.checkpoints import tiny_draft
 from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.start.configs import DRAFTER, speculative_config
-from vllm_eagle_ext import __version__, compat
+from vllm_eagle_ext import __version__
 from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.releases import how_tested
 from vllm_eagle_ext.start.inspect_start import inspect_start
 
 
@@ -49,14 +48,6 @@ def test_native_draft_gets_no_norm(target, tmp_path):
     assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 4, 5]
 
 
-def test_flags_nested_in_eagle_config_are_lifted(target, tmp_path):
-    config = draft_config(num_aux=3, post_norm=False)
-    config["eagle_config"] |= {"fc_norm": True, "norm_output": True}
-    draft = write_draft(tmp_path, config, draft_tensors(num_aux=3, post_norm=True))
-    hf_config = speculative_config(target, draft).draft_model_config.hf_config
-    assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
-
-
 def test_spec_flags_of_the_command_line(target, tmp_path):
     draft = str(tiny_draft(tmp_path, num_aux=5))
     flags = {"spec_method": "eagle3", "spec_model": draft, "spec_tokens": 3}
@@ -82,12 +73,6 @@ def test_one_line_says_aux_layers_rule_and_drafter(target, tmp_path, vllm_log):
         assert word in record.getMessage()
 
 
-def test_the_log_says_how_the_release_was_tested(target, tmp_path, vllm_log):
-    speculative_config(target, tiny_draft(tmp_path, num_aux=5))
-    release = compat.vllm_version()
-    assert vllm_log.containing(f"vLLM {release}, {how_tested(release)}.")
-
-
 def test_default_aux_layers_are_a_warning(target, tmp_path, vllm_log):
     speculative_config(target, tiny_draft(tmp_path, num_aux=3, post_norm=False, eagle_config=None))
     (record,) = vllm_log.containing("eagle_aux_hidden_state_layer_ids")
@@ -105,13 +90,6 @@ class TestUntouched:
         config = speculative_config(target, "", method="ngram", model=None)
         assert config.method == "ngram"
         assert not hasattr(config.draft_model_config.hf_config, "eagle_ext")
-
-    def test_switched_off(self, target, tmp_path):
-        draft = tiny_draft(tmp_path, num_aux=3)
-        config = speculative_config(target, draft, options={"enabled": False})
-        hf_config = config.draft_model_config.hf_config
-        assert config.draft_model_config.architecture == "LlamaForCausalLMEagle3"
-        assert not hasattr(hf_config, "eagle_aux_hidden_state_layer_ids")
 
     def test_stock_drafter_is_still_vllms(self):
         from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM

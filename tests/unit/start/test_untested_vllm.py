@@ -10,9 +10,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.checkpoints import tiny_draft
 from tests.unit.start.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import compat, plugin
-from vllm_eagle_ext.errors import (
-    UnsupportedVllmError,
-)
+from vllm_eagle_ext.errors import UnsupportedVllmError
 
 pytestmark = pytest.mark.promise(
     "outside the tested range of vLLM one warning, and no config is changed"

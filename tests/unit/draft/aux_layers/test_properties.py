@@ -5,16 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.draft.aux_layers.ids import (
-    ANGELSLIM,
-    KEY,
-    OUTPUTS,
-    SHORT,
-    N,
-    dflash,
-    nested,
-    resolve,
-)
+from tests.unit.draft.aux_layers.ids import ANGELSLIM, KEY, OUTPUTS, SHORT, N, dflash, nested, resolve
 from vllm_eagle_ext.draft import registry
 from vllm_eagle_ext.draft.layer_ids import AuxLayers, resolve_aux_layers
 

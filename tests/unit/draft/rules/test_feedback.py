@@ -27,74 +27,52 @@ def of_two_layers(draft):
     del draft.tensors["fc_norm.2.weight"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param([], id="as_specforge_writes_it"),
-        pytest.param([no_key("eagle_config")], id="default_layers"),
-        pytest.param([no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])], id="ids_at_top_level"),
-        pytest.param([lambda draft: draft.tensors.clear()], id="bin"),
-    ],
-)
-def test_it_may_be_either(tmp_path, changes):
-    draft = valid_draft("native")
-    for change in (*POST_NORM, *changes):
-        change(draft)
-    inspection = inspect(draft, tmp_path)
-    assert RULE in names(inspection.warnings)
-    assert inspection.spec.norm_output.value
+EITHER = {"warnings": {RULE}, "fed_back": True}
+AS_STATED = {"warnings": set(), "fed_back": True}
+RAW = AS_STATED | {"fed_back": False}
+INPUT_NORM = (key("norm_before_fc", True), more("input_norm.weight", 3 * HIDDEN))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("family", "changes", "options", "expected"),
     [
-        pytest.param([in_vllms_names], id="names"),
-        pytest.param([with_names_of_its_own], id="names_of_norms"),
-        pytest.param([no_tensor("t2d")], id="no_t2d"),
-        pytest.param([of_two_layers], id="two_aux_layers"),
-        pytest.param([key("architectures", ["Eagle3LlamaForCausalLM"])], id="architecture"),
-    ],
-)
-def test_specforge_did_not_write_it(tmp_path, changes):
-    draft = valid_draft("native")
-    for change in (*POST_NORM, *changes):
-        change(draft)
-    inspection = inspect(draft, tmp_path)
-    assert names(inspection.findings) == set()
-    assert inspection.spec.norm_output.value
-
-
-@pytest.mark.parametrize(
-    ("changes", "fed_back"),
-    [
-        pytest.param(POST_NORM, True, id="both"),
-        pytest.param((key("norm_output", True),), True, id="norm_output"),
-        pytest.param((*POST_NORM, key("norm_output", False)), False, id="fc_norm"),
+        pytest.param("native", POST_NORM, {}, EITHER, id="as_specforge_writes_it"),
+        pytest.param("native", (*POST_NORM, no_key("eagle_config")), {}, EITHER, id="default_layers"),
         pytest.param(
-            (
-                key("norm_output", True),
-                key("norm_before_fc", True),
-                more("input_norm.weight", 3 * HIDDEN),
-            ),
-            True,
-            id="defaults_of_speculators",
+            "native", (*POST_NORM, no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])), {}, EITHER,
+            id="ids_at_top_level",
         ),
+        # SpecForge did not write these.
+        pytest.param("native", (*POST_NORM, in_vllms_names), {}, AS_STATED, id="names"),
+        pytest.param("native", (*POST_NORM, with_names_of_its_own), {}, AS_STATED, id="names_of_norms"),
+        pytest.param("native", (*POST_NORM, no_tensor("t2d")), {}, AS_STATED, id="no_t2d"),
+        pytest.param("native", (*POST_NORM, of_two_layers), {}, AS_STATED, id="two_aux_layers"),
+        pytest.param(
+            "native", (*POST_NORM, key("architectures", ["Eagle3LlamaForCausalLM"])), {}, AS_STATED,
+            id="architecture",
+        ),
+        pytest.param("speculators", POST_NORM, {}, AS_STATED, id="both"),
+        pytest.param("speculators", (key("norm_output", True),), {}, AS_STATED, id="norm_output"),
+        pytest.param("speculators", (*POST_NORM, key("norm_output", False)), {}, RAW, id="fc_norm"),
+        pytest.param(
+            "speculators", (key("norm_output", True), *INPUT_NORM), {}, AS_STATED, id="speculators"
+        ),
+        pytest.param("native", POST_NORM, {"norm_output": True}, AS_STATED, id="option_true"),
+        pytest.param("native", POST_NORM, {"norm_output": False}, RAW, id="option_false"),
     ],
-)
-def test_the_speculators_flag_says_it(tmp_path, changes, fed_back):
-    draft = valid_draft("speculators")
+)  # fmt: skip
+def test_what_is_fed_back(tmp_path, family, changes, options, expected):
+    draft = valid_draft(family)
     for change in changes:
         change(draft)
-    inspection = inspect(draft, tmp_path)
-    assert inspection.findings == ()
-    assert inspection.spec.norm_output.value is fed_back
+    inspection = inspect(draft, tmp_path, **options)
+    assert names(inspection.findings) - {"aux_layers_are_stated"} == expected["warnings"]
+    assert inspection.spec.norm_output.value is expected["fed_back"]
 
 
-@pytest.mark.parametrize("value", [True, False])
-def test_the_option_settles_it(tmp_path, value):
+def test_pickled_weights_tell_nothing(tmp_path):
     draft = valid_draft("native")
     for change in POST_NORM:
         change(draft)
-    inspection = inspect(draft, tmp_path, norm_output=value)
-    assert inspection.findings == ()
-    assert inspection.spec.norm_output.value is value
+    draft.tensors.clear()
+    assert RULE in names(inspect(draft, tmp_path).warnings)

@@ -47,13 +47,6 @@ def test_a_quantised_head_needs_more_than_its_scale(tmp_path):
     assert names(inspect(draft, tmp_path).errors) == {"head_is_present"}
 
 
-@pytest.mark.parametrize("method", [[], {}, 7, None])
-def test_a_malformed_quantisation_does_not_make_the_rules_raise(tmp_path, method):
-    draft = valid_draft("quantised")
-    draft.config["quantization_config"]["quant_method"] = method
-    assert inspect(draft, tmp_path)
-
-
 def _gated_quantised(draft, suffix: str, *shape: int, dtype=torch.float32) -> None:
     """The quantised draft with a gate in q_proj, and one more tensor of that module."""
     name = f"{ATTENTION}.q_proj.weight"

@@ -1,4 +1,4 @@
-"""Every format of quantised weights that vLLM serves, by its headers."""
+"""Formats of quantised weights: blocks by their headers, and what vLLM is told that is left plain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpoints import VOCAB
-from tests.support.drafts import TARGET, valid_draft
+from tests.support.checkpoints import LAYERS, VOCAB
+from tests.support.drafts import TARGET, inspect, valid_draft
+from tests.support.quantised_drafts import quantised_draft
 from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft
 from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_files import DraftFiles
@@ -44,51 +45,6 @@ def fp8_blocks(rows: int, columns: int) -> Headers:
 def fp8_blocks_of_compressed_tensors(rows: int, columns: int) -> Headers:
     scale = ("BF16", (groups(rows), groups(columns)))
     return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": scale}
-
-
-def mxfp8(rows: int, columns: int) -> Headers:
-    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": ("U8", (rows, columns // 32))}
-
-
-def awq(rows: int, columns: int) -> Headers:
-    return {
-        "qweight": ("I32", (columns, rows // 8)),
-        "qzeros": ("I32", (groups(columns), rows // 8)),
-        "scales": ("F16", (groups(columns), rows)),
-    }
-
-
-def gptq(rows: int, columns: int) -> Headers:
-    return awq(rows, columns) | {
-        "qweight": ("I32", (columns // 8, rows)),
-        "g_idx": ("I32", (columns,)),
-    }
-
-
-def int4(rows: int, columns: int) -> Headers:
-    return {
-        "weight_packed": ("I32", (rows, columns // 8)),
-        "weight_scale": ("BF16", (rows, groups(columns))),
-        "weight_shape": ("I64", (2,)),
-    }
-
-
-def nvfp4(rows: int, columns: int) -> Headers:
-    return {
-        "weight_packed": ("U8", (rows, columns // 2)),
-        "weight_scale": ("F8_E4M3", (rows, columns // 16)),
-        "weight_global_scale": ("F32", (1,)),
-        "input_global_scale": ("F32", (1,)),
-    }
-
-
-def nvfp4_of_modelopt(rows: int, columns: int) -> Headers:
-    return {
-        "weight": ("U8", (rows, columns // 2)),
-        "weight_scale": ("F8_E4M3", (rows, columns // 16)),
-        "weight_scale_2": ("F32", ()),
-        "input_scale": ("F32", ()),
-    }
 
 
 def inspect_headers(scheme: Callable[[int, int], Headers], quantisation: dict[str, Any]) -> Inspection:
@@ -134,16 +90,7 @@ COMPRESSED = {
             (fp8, {"quant_method": "fp8", "ignored_layers": LEFT_OUT}),
             (fp8, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": LEFT_OUT}),
             (fp8_blocks, {"quant_method": "fp8", "modules_to_not_convert": LEFT_OUT}),
-            (
-                fp8_blocks_of_compressed_tensors,
-                {**COMPRESSED, "ignore": LEFT_OUT},
-            ),
-            (mxfp8, {**COMPRESSED, "ignore": LEFT_OUT}),
-            (awq, {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["fc"]}),
-            (gptq, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
-            (int4, {**COMPRESSED, "ignore": ["lm_head", "re:.*fc$"]}),
-            (nvfp4, {**COMPRESSED, "ignore": LEFT_OUT}),
-            (nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["lm_head", "*fc"]}),
+            (fp8_blocks_of_compressed_tensors, {**COMPRESSED, "ignore": LEFT_OUT}),
         ]
     ],
 )
@@ -154,68 +101,64 @@ def test_quantised_as_vllm_serves_it(scheme, quantisation):
 
 
 FC = "model.fc"
-LISTS = {
-    "fp8": "ignored_layers", "modelopt": "ignore", "awq": "modules_to_not_convert",
-    "compressed-tensors": "ignore",
-}  # fmt: skip
+
+
+@pytest.fixture
+def written(tmp_path):
+    """What vLLM gets of a draft in this format with other keys of its quantisation; None: without."""
+
+    def write(format_, **changes):
+        draft = quantised_draft("native", format_).draft
+        config = draft.config["quantization_config"] | changes
+        draft.config["quantization_config"] = {k: v for k, v in config.items() if v is not None}
+        inspection = inspect(draft, tmp_path)
+        assert inspection.findings == ()
+        return named_for_vllm(inspection.case)
+
+    return write
 
 
 @pytest.mark.parametrize(
-    ("scheme", "quantisation"),
+    ("format_", "key", "listed"),
     [
-        pytest.param(fp8, {"quant_method": "fp8"}, id="fp8"),
-        pytest.param(fp8, {"quant_method": "fp8", "ignored_layers": ["fc"]}, id="fp8_part_of_a_name"),
-        pytest.param(awq, {"quant_method": "awq", "modules_to_not_convert": ["lm_head"]}, id="awq"),
-        pytest.param(
-            awq, {"quant_method": "awq", "modules_to_not_convert": ["*fc"]}, id="awq_knows_no_patterns"
-        ),
-        pytest.param(nvfp4, {**COMPRESSED, "ignore": ["re:.*head"]}, id="nvfp4"),
-        pytest.param(
-            nvfp4_of_modelopt, {"quant_method": "modelopt", "exclude_modules": ["fc?"]}, id="modelopt"
-        ),
+        ("fp8", "ignored_layers", None),
+        ("fp8", "ignored_layers", ["fc"]),  # a part of a name
+        ("AWQ", "modules_to_not_convert", ["lm_head"]),
+        ("AWQ", "modules_to_not_convert", ["*fc"]),  # it knows no patterns
+        ("compressed-tensors NVFP4", "ignore", ["re:.*head"]),
+        ("modelopt NVFP4", "exclude_modules", ["fc?"]),
     ],
 )
-def test_a_plain_fc_is_left_out_whatever_the_list_says(scheme, quantisation):
-    inspection = inspect_headers(scheme, quantisation)
-    assert inspection.findings == ()
-    written = named_for_vllm(inspection.case)[LISTS[quantisation["quant_method"]]]
-    assert FC in written
-    for key in (LISTS[quantisation["quant_method"]], "exclude_modules"):
-        listed = {name for name in quantisation.get(key, ()) if not name.startswith("re:")}
-        assert listed < set(written)
+def test_a_plain_fc_is_left_out_whatever_the_list_says(written, format_, key, listed):
+    found = written(format_, **{key: listed})["ignore" if key == "exclude_modules" else key]
+    assert {FC, *(name for name in listed or () if not name.startswith("re:"))} <= set(found)
     # Of patterns vLLM gets the names of the modules that they fit.
-    assert not [name for name in written if name.startswith("re:")]
-    if "re:.*head" in quantisation.get("ignore", ()):
-        assert "lm_head" in written
+    assert not [name for name in found if name.startswith("re:")]
+    assert listed != ["re:.*head"] or "lm_head" in found
 
 
 @pytest.mark.parametrize("entry", ["model.layers.3*", "layers.0", r"re:model\.layers\.3.*"])
-def test_entries_with_a_layers_number_are_dropped(entry):
+def test_entries_with_a_layers_number_are_dropped(written, entry):
     """At run time the draft's layers are numbered behind the target's: 30 to 39 begin with a 3."""
-    quantisation = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": [entry, "lm_head"]}
-    written = named_for_vllm(inspect_headers(fp8, quantisation).case)["ignore"]
-    assert entry not in written
-    assert {"lm_head", FC} <= set(written)
+    found = written("modelopt FP8", ignore=[entry, "lm_head"])["ignore"]
+    assert entry not in found
+    assert {"lm_head", FC} <= set(found)
 
 
-def test_a_plain_head_is_left_out():
+def test_a_plain_head_is_left_out(written):
     """ModelOpt's method quantises heads, too."""
-    inspection = inspect_headers(fp8, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": []})
-    assert "lm_head" in named_for_vllm(inspection.case)["ignore"]
+    assert "lm_head" in written("modelopt FP8", ignore=[])["ignore"]
 
 
-def test_older_files_of_modelopt():
+def test_older_files_of_modelopt(written):
     nested = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    inspection = inspect_headers(fp8, {"quant_method": "modelopt", "quantization": nested})
-    written = named_for_vllm(inspection.case)["quantization"]
-    assert written["quant_algo"] == "FP8"
-    assert FC in written["exclude_modules"]
+    found = written("modelopt FP8", quant_algo=None, ignore=None, quantization=nested)["quantization"]
+    assert found["quant_algo"] == "FP8"
+    assert FC in found["exclude_modules"]
 
 
-def test_what_gptq_quantises_is_listed():
-    inspection = inspect_headers(gptq, {"quant_method": "gptq", "bits": 4})
-    layer = f"model.layers.{inspection.case.target.num_layers}"
+def test_what_gptq_quantises_is_listed(written):
+    found = set(written("GPTQ", dynamic=None)["modules_in_block_to_quantize"])
     names = {"self_attn.qkv_proj", "self_attn.q_proj", "self_attn.o_proj", "mlp.gate_up_proj"}
-    written = set(named_for_vllm(inspection.case)["modules_in_block_to_quantize"])
-    assert {f"{layer}.{name}" for name in names} <= written
-    assert FC not in written
+    assert {f"model.layers.{LAYERS}.{name}" for name in names} <= found
+    assert FC not in found

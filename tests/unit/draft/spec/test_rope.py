@@ -19,99 +19,48 @@ def yarn(key: str) -> dict[str, Any]:
     return {key: "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 
 
-@pytest.mark.parametrize(
-    ("config", "rope"),
-    [
-        pytest.param({"rope_theta": 5e4}, Rope(5e4), id="theta"),
-        pytest.param({"rope_theta": 5e4, "rope_scaling": None}, Rope(5e4), id="no_scaling"),
-        pytest.param({"rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="parameters"),
-        pytest.param(
-            {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}},
-            Rope(5e4),
-            id="parameters_with_type",
-        ),
-        pytest.param(
-            {"rope_theta": 5e4, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="in_both"
-        ),
-        pytest.param(
-            {"rope_theta": None, "rope_parameters": {"rope_theta": 5e4}}, Rope(5e4), id="null_theta"
-        ),
-        pytest.param(
-            {"rope_theta": 5e4, "rope_scaling": yarn("type")},
-            Rope(5e4, "yarn", 4.0, 8192),
-            id="yarn_type",
-        ),
-        pytest.param(
-            {"rope_theta": 5e4, "rope_scaling": yarn("rope_type")},
-            Rope(5e4, "yarn", 4.0, 8192),
-            id="yarn_rope_type",
-        ),
-        pytest.param(
-            {"rope_parameters": {"rope_theta": 5e4, **yarn("rope_type")}},
-            Rope(5e4, "yarn", 4.0, 8192),
-            id="yarn_parameters",
-        ),
-        pytest.param(
-            {"rope_theta": 5e4, "partial_rotary_factor": 0.5}, Rope(5e4, partial=0.5), id="partial"
-        ),
-        pytest.param(
-            {"rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5}},
-            Rope(5e4, partial=0.5),
-            id="partial_parameters",
-        ),
-        pytest.param(
-            {
-                "partial_rotary_factor": None,
-                "rope_parameters": {"rope_theta": 5e4, "partial_rotary_factor": 0.5},
-            },
-            Rope(5e4, partial=0.5),
-            id="null_partial",
-        ),
-        pytest.param(
-            {
-                "rope_theta": 5e4,
-                "rope_scaling": yarn("type"),
-                "rope_parameters": yarn("type") | {"factor": 2.0},
-            },
-            Rope(5e4, "yarn", 4.0, 8192),
-            id="rope_scaling_wins",
-        ),
-        pytest.param(
-            {"rope_scaling": yarn("type"), "rope_parameters": {"rope_theta": 5e4}},
-            Rope(None, "yarn", 4.0, 8192),
-            id="rope_scaling_replaces_all",
-        ),
-        pytest.param(
-            {"rope_scaling": {}, "rope_parameters": yarn("type") | {"rope_theta": 5e4}},
-            Rope(5e4, "yarn", 4.0, 8192),
-            id="empty_scaling",
-        ),
-        pytest.param(
-            {
-                "rope_theta": 5e4,
-                "partial_rotary_factor": 0.5,
-                "rope_parameters": {"partial_rotary_factor": 0.25},
-            },
-            Rope(5e4, partial=0.25),
-            id="partial_of_the_block",
-        ),
-        pytest.param(
-            {
-                "rope_theta": 5e4,
-                "rope_scaling": {"type": "mrope", "mrope_section": [4, 4, 8]},
-                "rope_parameters": {"rope_type": "default"},
-            },
-            Rope(5e4, "mrope"),
-            id="older_name",
-        ),
-        pytest.param({"rope_scaling": None}, Rope(None), id="nothing"),
-        pytest.param(
-            {"rope_parameters": {"full_attention": {"rope_theta": 5e4}}},
-            Rope(None),
-            id="per_layer_type",
-        ),
-    ],
-)
+THETA, HALF = {"rope_theta": 5e4}, {"partial_rotary_factor": 0.5}
+YARN = Rope(5e4, "yarn", 4.0, 8192)
+SPELLINGS = {
+    "theta": (THETA, Rope(5e4)),
+    "no_scaling": (THETA | {"rope_scaling": None}, Rope(5e4)),
+    "parameters": ({"rope_parameters": THETA}, Rope(5e4)),
+    "parameters_with_type": (
+        {"rope_parameters": {"rope_theta": 50000, "rope_type": "default"}}, Rope(5e4)
+    ),
+    "in_both": (THETA | {"rope_parameters": THETA}, Rope(5e4)),
+    "null_theta": ({"rope_theta": None, "rope_parameters": THETA}, Rope(5e4)),
+    "yarn_type": (THETA | {"rope_scaling": yarn("type")}, YARN),
+    "yarn_rope_type": (THETA | {"rope_scaling": yarn("rope_type")}, YARN),
+    "yarn_parameters": ({"rope_parameters": THETA | yarn("rope_type")}, YARN),
+    "partial": (THETA | HALF, Rope(5e4, partial=0.5)),
+    "partial_parameters": ({"rope_parameters": THETA | HALF}, Rope(5e4, partial=0.5)),
+    "null_partial": (
+        {"partial_rotary_factor": None, "rope_parameters": THETA | HALF}, Rope(5e4, partial=0.5)
+    ),
+    "rope_scaling_wins": (
+        THETA | {"rope_scaling": yarn("type"), "rope_parameters": yarn("type") | {"factor": 2.0}}, YARN
+    ),
+    "rope_scaling_replaces_all": (
+        {"rope_scaling": yarn("type"), "rope_parameters": THETA}, Rope(None, "yarn", 4.0, 8192)
+    ),
+    "empty_scaling": ({"rope_scaling": {}, "rope_parameters": yarn("type") | THETA}, YARN),
+    "partial_of_the_block": (
+        THETA | HALF | {"rope_parameters": {"partial_rotary_factor": 0.25}}, Rope(5e4, partial=0.25)
+    ),
+    "older_name": (
+        THETA | {
+            "rope_scaling": {"type": "mrope", "mrope_section": [4, 4, 8]},
+            "rope_parameters": {"rope_type": "default"},
+        },
+        Rope(5e4, "mrope"),
+    ),
+    "nothing": ({"rope_scaling": None}, Rope(None)),
+    "per_layer_type": ({"rope_parameters": {"full_attention": THETA}}, Rope(None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "rope"), SPELLINGS.values(), ids=SPELLINGS)
 def test_rope_spellings(config, rope):
     assert rope_problems(config) == []
     assert read_rope(config) == rope
@@ -145,56 +94,37 @@ def test_rope_is_that_of_transformers(config):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        pytest.param({"rope_theta": "1e6"}, "rope_theta", id="text"),
-        pytest.param({"rope_theta": True}, "rope_theta", id="truth"),
-        pytest.param({"rope_theta": float("inf")}, "rope_theta", id="infinite"),
-        pytest.param({"rope_parameters": [1]}, "rope_parameters", id="no_object"),
-        pytest.param({"rope_scaling": {"factor": -1}}, "rope_scaling.factor", id="factor"),
-        pytest.param({"partial_rotary_factor": 0}, "partial_rotary_factor", id="partial"),
-        pytest.param(
+        ({"rope_theta": "1e6"}, "rope_theta"),
+        ({"rope_theta": True}, "rope_theta"),
+        ({"rope_theta": float("inf")}, "rope_theta"),
+        ({"rope_parameters": [1]}, "rope_parameters"),
+        ({"rope_scaling": {"factor": -1}}, "rope_scaling.factor"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor"),
+        (
             {"rope_scaling": yarn("type"), "rope_parameters": {"rope_type": "default"}},
             "rope_type of rope_scaling and rope_parameters",
-            id="two_kinds",
         ),
-        pytest.param(
-            {"rope_scaling": yarn("type") | {"rope_type": "linear"}},
-            "rope_type and type of rope_scaling",
-            id="two_names",
-        ),
-        pytest.param({"partial_rotary_factor": 1.5}, "partial_rotary_factor", id="more_than_all"),
-        pytest.param({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor", id="no_factor"),
-        pytest.param(
+        ({"rope_scaling": yarn("type") | {"rope_type": "linear"}}, "rope_type and type of rope_scaling"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor"),
+        (
             {"rope_parameters": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 1}},
             "rope_parameters.high_freq_factor",
-            id="no_frequency",
         ),
-        pytest.param(
-            {"rope_scaling": yarn("type") | {"beta_fast": "32"}}, "rope_scaling.beta_fast", id="text"
-        ),
-        pytest.param({"rope_scaling": yarn("type") | {"mscale": []}}, "rope_scaling.mscale", id="list"),
-        pytest.param(
+        ({"rope_scaling": yarn("type") | {"beta_fast": "32"}}, "rope_scaling.beta_fast"),
+        ({"rope_scaling": yarn("type") | {"mscale": []}}, "rope_scaling.mscale"),
+        (
             {"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": ["1"]}},
             "rope_scaling.long_factor",
-            id="list_of_texts",
         ),
-        pytest.param(
-            {"rope_scaling": {"type": "mrope"}}, "rope_scaling.mrope_section", id="no_sections"
-        ),
-        pytest.param(
-            {"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention", id="of_a_type"
-        ),
+        ({"rope_scaling": {"type": "mrope"}}, "rope_scaling.mrope_section"),
+        ({"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention"),
     ],
+    ids=str,
 )
 def test_rope_problems(config, words):
     (problem,) = rope_problems(config)
     assert words in problem.field
-
-
-def test_rope_in_words():
-    assert str(Rope(None)) == "theta not stated"
-    assert str(Rope(1e6, "yarn", 4.0, 8192, 0.5)) == (
-        "theta 1e+06, yarn x4, from 8192 positions, 0.5 of each head"
-    )
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,3 @@ def test_no_draft_where_every_config_loses_at_every_load(gains, printed):
     assert (choice.served == PLAIN) is (printed is None)
     assert choice.exit_code == (printed is not None)
     assert printed is not None or choice.slower == []
-
-
-def test_no_length_pays():
-    choice = choose_served(MadeUpTune().sweep())
-    assert (choice.served, choice.exit_code) == (PLAIN, 0)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.measure.bench.made_up import (
-    FAST,
-    OURS,
-    QUIET,
-    SLOW,
-    STOCK,
-    STOCK_ERROR,
-    MadeUp,
-    changing,
-)
-from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, premises, reason
+from tests.unit.measure.bench.made_up import FAST, OURS, QUIET, STOCK, STOCK_ERROR, MadeUp, changing
+from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, reason
 from vllm_eagle_ext.measure.bench.results import Measurement
 
 
@@ -39,10 +30,6 @@ class TestBest:
         first, second = told(MadeUp(ks=(1, 3, 7), concurrency=(1, 32), noise=QUIET))
         assert first == "at concurrency 1 the best is K=7, 3.01x (3.01 to 3.01) of no draft."
         assert second.startswith("at concurrency 32 the best is K=3, 1.65x")
-
-    def test_of_each_draft(self):
-        lines = told(MadeUp(ks=(1, 3), drafts=(FAST, SLOW), noise=QUIET))
-        assert [line.partition(":")[0] for line in lines] == ["fast-draft", "slow-draft"]
 
     @pytest.mark.parametrize(
         ("made", "said"),
@@ -143,22 +130,6 @@ def test_interrupted():
 
 
 @pytest.mark.parametrize(
-    ("repeats", "text"), [(1, "of one pair"), (3, "3 pairs (their range)"), (7, "their 98% interval")]
-)
-def test_what_an_interval_is(repeats, text):
-    (line,) = notes(MadeUp(repeats=repeats).report())
-    assert text in line
-
-
-def test_premises():
-    report = MadeUp(synthetic=[2.5], temperature=0.7).report()
-    lines = list(premises(report.settings, report.context))
-    assert lines[0] == "org/target-8B with org/fast-draft on a device"
-    assert any("temperature 0.7, seed 0" in line for line in lines)
-    assert any(line.startswith("Synthetic acceptance [2.5]") for line in lines)
-
-
-@pytest.mark.parametrize(
     ("error", "line"),
     [
         (STOCK_ERROR, "ValueError: stock cannot read five aux layers"),
@@ -171,7 +142,3 @@ def test_premises():
 )
 def test_reason(error, line):
     assert reason(error) == line
-
-
-def test_a_long_reason_is_cut():
-    assert len(reason("ValueError: " + "x" * 1000)) < 220

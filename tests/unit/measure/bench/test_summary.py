@@ -4,17 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.measure.bench.made_up import (
-    FAST,
-    OURS,
-    SLOW,
-    STOCK,
-    STOCK_ERROR,
-    MadeUp,
-    changing,
-    load,
-)
-from vllm_eagle_ext.measure.bench.notes import name_of
+from tests.unit.measure.bench.made_up import OURS, STOCK, STOCK_ERROR, MadeUp, changing, load
 from vllm_eagle_ext.measure.bench.results import PLAIN, Measurement, Report, labels
 
 
@@ -144,12 +134,3 @@ def test_a_report_of_an_earlier_version_can_be_read():
     stored["engines"][0] |= {"splits": [{"concurrency": 1, "draft_s": 0.1}], "probe_error": None}
     stored["rows"][2] |= {"split": {"concurrency": 1}, "draft_share": 0.2}
     assert json.dumps(Report.model_validate(stored).model_dump()) == json.dumps(kept)
-
-
-def test_order_names_and_json():
-    report = MadeUp(drafts=(FAST, SLOW), ks=(3, 5), concurrency=(1, 4)).report()
-    names = [name_of(report, one.variant) for one in report.rows[:4]]
-    assert names == ["none", "stock fast-draft K=3", "ours fast-draft K=3", "stock fast-draft K=5"]
-    assert len(report.rows) == 2 * 9
-    text = report.model_dump_json()
-    assert Report.model_validate_json(text) == report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,16 @@ from tests.support.drafts import Draft, inspect
 from vllm_eagle_ext.draft.draft_config import flatten
 from vllm_eagle_ext.draft.tensors import canonical_name
 from vllm_eagle_ext.measure.reference.published import load_reference
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def rope(key: str, block: dict[str, Any]) -> Callable[[Draft], None]:
+    return lambda draft: draft.config.update({key: {**block, "rope_theta": 10000.0}})
 
 
 def tiny_target() -> LlamaForCausalLM:

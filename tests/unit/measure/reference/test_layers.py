@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, INTER, KV_HEADS
 from tests.support.drafts import LAYER, MASK_TOKEN, Draft, valid_draft
-from tests.unit.measure.reference.layers import ROWS, Both, assert_equal_rows, both, tiny_target
+from tests.unit.measure.reference.layers import (
+    LLAMA3,
+    ROWS,
+    YARN,
+    Both,
+    assert_equal_rows,
+    both,
+    rope,
+    tiny_target,
+)
 
 K = 4
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +39,6 @@ def mlp_bias(draft: Draft) -> None:
     draft.config["mlp_bias"] = True
     for name, size in {"gate": INTER, "up": INTER, "down": HIDDEN}.items():
         draft.tensors[f"midlayer.mlp.{name}_proj.bias"] = torch.randn(size)
-
-
-def rope(key: str, block: dict[str, Any]) -> Callable[[Draft], None]:
-    return lambda draft: draft.config.update({key: {**block, "rope_theta": 10000.0}})
 
 
 def window(size: int) -> Callable[[Draft], None]:

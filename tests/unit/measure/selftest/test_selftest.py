@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from io import StringIO
 
 import pytest
 import torch
-from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.support import breakage
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.cli.selftest import print_selftest
 from vllm_eagle_ext.measure.selftest import checks, run
 from vllm_eagle_ext.measure.selftest.run import (
     KS,
@@ -111,32 +108,6 @@ def test_a_time_that_cannot_be_taken_is_left_out():
         for k in run.TIMED_KS
         for batch in run.QUICK_BATCHES
     ]
-
-
-def test_the_table_of_times():
-    found = SelfTest(device={"name": "a GPU", "capability": "9.0"}, versions={}, quick=True)
-    found.times.append({
-        "kernels": "chunked", "target": "Qwen3.6-27B", "state": "float32", "k": 7, "requests": 16,
-        "layers": 5, "replay_ms": 1.25, "per_token_ms": 2.5, "ratio": 0.5, "fused_ms": 1.5,
-        "ratio_to_fused": 0.8, "bound_ms": 1.0,
-    })  # fmt: skip
-    printed = StringIO()
-    print_selftest(found, Console(file=printed, width=120))
-    (row,) = [line for line in printed.getvalue().splitlines() if line.startswith("chunked")]
-    assert row.split() == [
-        "chunked",
-        "float32",
-        "7",
-        "16",
-        "5",
-        "1.250",
-        "2.500",
-        "0.50",
-        "1.500",
-        "0.80",
-        "1.000",
-    ]
-    assert "replayed from a CUDA graph, by the GPU's clock" in " ".join(printed.getvalue().split())
 
 
 def test_states_are_more_than_a_cache_holds():

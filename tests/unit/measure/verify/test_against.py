@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.support.checkpoints import write_draft
 from tests.support.engine import TINY
+from tests.unit.measure.verify.toy import stage
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.prompts import PromptSet
 from vllm_eagle_ext.measure.reference.published import load_reference
@@ -23,11 +23,6 @@ from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 K, TOKENS = 3, 64
 PROMPTS = [[5, 90 + number, 17, 300, 41] for number in range(4)]
-
-
-@contextmanager
-def stage(_title, _total):
-    yield lambda _done: None
 
 
 def request(draft: str | Path = "postnorm", **options) -> VerifyRequest:
@@ -90,10 +85,7 @@ def listed_otherwise(folder: Path, place: str, key: str) -> VerifyRequest:
 
 @pytest.mark.parametrize(
     ("place", "key"),
-    [
-        ("eagle_config", "eagle_aux_hidden_state_layer_ids"),
-        ("", "aux_hidden_states_layer_ids"),
-    ],
+    [("eagle_config", "eagle_aux_hidden_state_layer_ids"), ("", "aux_hidden_states_layer_ids")],
 )
 def test_ids_listed_otherwise_pass(tmp_path, place, key):
     """Served rightly, in the steps of the native draft."""

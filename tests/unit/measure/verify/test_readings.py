@@ -182,11 +182,3 @@ def test_quick_applies_to_readings(engines):
 )
 def test_who_feeds_a_state_back(tmp_path, family, fed):
     assert FEEDBACK.is_open(inspect(valid_draft(family), tmp_path).spec) is fed
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--engine", "5"], ["--eagle-ext", "{"], ["--samples", "7"], ["--max-tokens", "2"]]
-)
-def test_usage(arguments):
-    result = CliRunner().invoke(app, ["verify", "draft", "--target", "target", *arguments])
-    assert result.exit_code == 2

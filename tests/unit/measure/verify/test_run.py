@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
 
 from tests.support.engine import TINY
-from tests.unit.measure.verify.toy import VOCAB, ToyEngine
+from tests.unit.measure.verify.toy import VOCAB, ToyEngine, stage
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.prompts import PromptSet
@@ -23,11 +22,6 @@ from vllm_eagle_ext.start.check import CheckRequest, run_check
 pytestmark = pytest.mark.promise("`verify` fails a draft that is served wrongly")
 
 PROMPTS = PromptSet("toys", [[number % VOCAB, 3] for number in range(8)], False, None)
-
-
-@contextmanager
-def stage(_title, _total):
-    yield lambda _done: None
 
 
 def request(draft: str = "postnorm", target: str = "target", **options) -> VerifyRequest:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +20,11 @@ VOCAB = 12
 def histogram(drafts: int, accepted: Sequence[int]) -> list[int]:
     """Steps by how many drafts they accepted, of so many per position."""
     return [more - fewer for more, fewer in pairwise([drafts, *accepted, 0])]
+
+
+@contextmanager
+def stage(_title: str, _total: int) -> Iterator[Callable[[int], None]]:
+    yield lambda _done: None
 
 
 def logits(context: Sequence[int]) -> np.ndarray:

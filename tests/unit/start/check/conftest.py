@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.checkpoints import draft_config, draft_tensors, tiny_draft, write_draft, write_target
+from tests.support.checkpoints import tiny_draft, write_target
 from vllm_eagle_ext.cli import app
 
 
@@ -28,10 +28,3 @@ def check(target):
         return CliRunner(env=environment).invoke(app, arguments)
 
     return run
-
-
-@pytest.fixture
-def without_norms(tmp_path):
-    """A draft whose config asks for norms that its weights lack."""
-    tensors = draft_tensors(num_aux=3, post_norm=False)
-    return write_draft(tmp_path / "draft", draft_config(num_aux=3, post_norm=True), tensors)

@@ -48,10 +48,7 @@ def test_json_of_a_draft_that_cannot_be_made_out(check, tmp_path):
     assert result.exit_code == said["exit_code"] == 1
     assert said.keys() == KEYS
     assert said["spec"] is None
-    assert [finding["rule"] for finding in said["findings"]] == [
-        "config_is_well_formed",
-        "vllm_says",
-    ]
+    assert [finding["rule"] for finding in said["findings"]] == ["config_is_well_formed", "vllm_says"]
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.unit.cli.output import serve_line
-from vllm_eagle_ext.cli import app
 
 SCRIPT = Path(sys.executable).with_name("vllm-eagle")
-
-
-def test_help_names_the_exit_codes():
-    result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["check", "--help"])
-    assert result.exit_code == 0
-    said = " ".join(result.stdout.split())
-    assert "with 1 if it would be refused, and with 2 if that cannot be told. It exits with 3 if" in said
-    assert all(option in result.stdout for option in ("--target", "-k", "--eagle-ext", "--json"))
-
-
-def test_completion_is_offered():
-    result = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["--help"])
-    assert "--install-completion" in result.stdout
-    assert "--show-completion" in result.stdout
 
 
 def run_script(*arguments):

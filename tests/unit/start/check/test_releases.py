@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.drafts import valid_draft, write
 from tests.unit.cli.output import refusal
-
-
-@pytest.mark.parametrize(
-    ("release", "said"),
-    [
-        ("0.32", "run: all tests, on CPUs"),
-        ("0.33.1", "run in parts: its Python files on CPUs, its CUDA build once, on an H100"),
-    ],
-)
-def test_how_the_release_was_tested(check, draft, release, said):
-    assert f"for vLLM {release} ({said})" in check(draft, "--vllm", release).stdout
 
 
 def test_another_release_has_runners_of_its_own(check, draft, tmp_path):

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from tests.support import published
 from tests.support.checkpoints import tiny_draft
 from tests.support.drafts import BLOCK, valid_draft, write
 from tests.support.layouts import in_hub_cache
@@ -59,12 +58,6 @@ def test_all_options_reach_the_serve_line(check, draft, target):
     }
 
 
-def test_options_decide_what_the_draft_is(check, draft):
-    result = check(draft, "--eagle-ext", '{"aux_layers": "input", "norm_output": false}')
-    assert "[1, 2, 3] of 8" in result.stdout
-    assert "the raw state" in result.stdout
-
-
 def test_serve_line_is_quoted_for_the_shell(check, tmp_path, target):
     draft = tiny_draft(tmp_path / 'it\'s a $draft & "more"')
     moved = target.rename(tmp_path / "the target")
@@ -80,45 +73,6 @@ def test_narrow_terminal(check, draft, columns):
     assert narrow.exit_code == 0
     assert narrow.stdout.splitlines()[-1] == wide.stdout.splitlines()[-1]
     assert "…" not in narrow.stdout
-
-
-def test_values_of_a_narrow_table_are_folded(check, draft):
-    narrow = check(draft, columns=40).stdout.split("Would be served")[0]
-    values = "".join(line[18:].strip() for line in narrow.splitlines())
-    assert "nestedineagle_confignamethelayers" in values.replace(" ", "")
-
-
-def test_warnings_do_not_refuse(check, tmp_path):
-    result = check(tiny_draft(tmp_path / "draft", eagle_config=None))
-    assert result.exit_code == 0
-    assert "warning aux_layers_are_stated: eagle_aux_hidden_state_layer_ids" in result.stdout
-    assert "  to do:   if acceptance is low" in result.stdout
-    assert "vllm serve" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("slug", "family", "method", "k", "parallel"),
-    [
-        ("yuhuili_llama31_8b", "EAGLE-3", "eagle3", 3, None),
-        ("kimi_k2_5_mla", "MLA EAGLE-3", "eagle3", 3, None),
-        ("speculators_p_eagle", "P-EAGLE", "eagle3", None, True),
-        ("zlab_qwen3_8b", "DFlash", "dflash", 15, None),
-    ],
-)
-def test_families(check, tmp_path, slug, family, method, k, parallel):
-    checkpoint = next(found for found in published.published() if found.slug == slug)
-    folder = published.materialise(checkpoint, tmp_path / "published")
-    published.write_target(checkpoint, tmp_path / "target")
-    result = check(folder)
-    assert result.exit_code == 0, result.stdout
-    assert f"{family}, " in result.stdout
-    forced = "VLLM_USE_V2_MODEL_RUNNER=0 " if parallel else ""
-    speculative = serve_line(result, forced)[1]["--speculative-config"]
-    assert result.stdout.splitlines()[-1].startswith(f"{forced}vllm serve ")
-    assert speculative["method"] == method
-    assert speculative.get("parallel_drafting") is parallel
-    assert speculative["num_speculative_tokens"] >= 1
-    assert k is None or speculative["num_speculative_tokens"] == k
 
 
 @pytest.mark.promise("drafts that vLLM serves itself are passed through")

@@ -84,31 +84,11 @@ def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "a JSON object is needed"),
-        ("[]", "a JSON object is needed"),
-        ("7", "a JSON object is needed"),
-        ('{"no_such_option": 1}', "additional_config.eagle_ext.no_such_option is 1"),
-        ('{"aux_layers": "sideways"}', "additional_config.eagle_ext.aux_layers is 'sideways'"),
-        ('{"strict": "yes"}', "true or false"),
-    ],
-)
-def test_bad_options(check, draft, text, words):
-    assert words in refusal(check(draft, "--eagle-ext", text))
-
-
-@pytest.mark.parametrize(
     "options",
     [["-k", "0"], ["-k", "-1"], ["-k", "many"], ["--max-model-len", "0"], ["--no-such-option"]],
 )
 def test_bad_arguments(check, draft, options):
     assert options[0] in refusal(check(draft, *options))
-
-
-def test_target_is_asked_for(draft):
-    result = CliRunner().invoke(app, ["check", str(draft)])
-    assert "--target" in refusal(result)
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "verify"])

@@ -74,10 +74,7 @@ def test_what_looks_wrong_is_warned_of(check, changed, name, change, rule, words
 
 @pytest.mark.parametrize(
     ("value", "severity", "rule"),
-    [
-        (float("nan"), "error", "weights_are_finite"),
-        (0.0, "warning", "weights_are_not_all_zero"),
-    ],
+    [(float("nan"), "error", "weights_are_finite"), (0.0, "warning", "weights_are_not_all_zero")],
     ids=["nan", "zero"],
 )
 def test_many_tensors_are_one_finding(check, tmp_path, value, severity, rule):
@@ -110,26 +107,6 @@ def test_trained_drafts_have_none(check, draft, target):
     assert "weights_" not in result.stdout
     assert "Not looked at: the target's weights" in result.stdout
     assert result.stderr == ""  # no bar where there is no terminal
-
-
-def test_a_bar_on_a_terminal(draft, target):
-    import os
-    import pty
-    import subprocess
-    import sys
-
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-c", "from vllm_eagle_ext.cli import app; app()", "check", str(draft)]
-    result = subprocess.run(
-        [*command, "--target", str(target), "--weights", "--quick"],
-        stdout=subprocess.PIPE, stderr=follower, check=False, env=os.environ | {"TERM": "xterm"},
-    )  # fmt: skip
-    os.close(follower)
-    shown = os.read(leader, 65536).decode()
-    os.close(leader)
-    assert result.returncode == 3
-    assert "reading weights" in shown
-    assert b"reading weights" not in result.stdout
 
 
 @pytest.mark.parametrize("chunk", [64, 2**20])

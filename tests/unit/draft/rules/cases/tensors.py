@@ -7,16 +7,7 @@ import torch
 from tests.support.checkpoints import HEAD_DIM, HEADS, HIDDEN, LAYERS
 from tests.support.drafts import LATENT
 from tests.unit.draft.rules.broken import case
-from tests.unit.draft.rules.changes import (
-    ATTENTION,
-    entry,
-    key,
-    more,
-    no_key,
-    no_tensor,
-    tensor,
-    twice,
-)
+from tests.unit.draft.rules.changes import ATTENTION, entry, key, more, no_key, no_tensor, tensor, twice
 
 # fmt: off
 CASES = [
