@@ -25,8 +25,8 @@ from itertools import count
 from multiprocessing import connection
 from typing import Any, ClassVar, TextIO
 
-from vllm_eagle_ext.measure.engine.held_length import ASKED
 from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.probe import ASKED
 
 _REPORTS_PER_LOAD = 100
 _TRIES = 20
@@ -94,7 +94,7 @@ def _sampling(
 
     Args:
         max_tokens: None: as many as max_model_len leaves.
-        k: what to ask an engine with `held_length` for; None: the engine's own.
+        k: what to ask an engine that holds K for; None: the engine's own.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext.measure.engine.load import Answer, Measured
-from vllm_eagle_ext.measure.per_request import spread_of
+from vllm_eagle_ext.measure.engine.load import Answer, Measured, spread_of
 from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.unit.measure.bench.made_up import (
     MadeUp,
     changing,
 )
-from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, premises, reason
+from vllm_eagle_ext.measure.bench.printed import about_the_machine, notes, premises, reason
 from vllm_eagle_ext.measure.bench.results import Measurement
 
 

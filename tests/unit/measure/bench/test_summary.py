@@ -14,7 +14,7 @@ from tests.unit.measure.bench.made_up import (
     changing,
     load,
 )
-from vllm_eagle_ext.measure.bench.notes import name_of
+from vllm_eagle_ext.measure.bench.printed import name_of
 from vllm_eagle_ext.measure.bench.results import PLAIN, Measurement, Report, labels
 
 
