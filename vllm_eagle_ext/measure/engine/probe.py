@@ -86,12 +86,8 @@ def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Sche
     from vllm.v1.core.sched.scheduler import Scheduler
 
     parent = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
-    found = _holding(parent)(*args, vllm_config=vllm_config, **kwargs)
-    return found
 
-
-def _holding(parent: Any) -> Any:
-    class HoldsDraftLength(parent):
+    class HoldsDraftLength(parent):  # type: ignore[misc, valid-type]
         """Drafts as many tokens in a step as its requests ask for, the most of them."""
 
         def _update_after_schedule(self, scheduler_output: Any) -> None:
@@ -106,7 +102,7 @@ def _holding(parent: Any) -> Any:
                 scheduler_output.num_spec_tokens_to_schedule = max(asked)
             super()._update_after_schedule(scheduler_output)
 
-    return HoldsDraftLength
+    return HoldsDraftLength(*args, vllm_config=vllm_config, **kwargs)
 
 
 def asked_length(sampling_params: Any) -> int | None:

@@ -167,6 +167,9 @@ class Engine:
         raise RuntimeError("the prefix cache could not be emptied: blocks are still in use")
 
     def _decode(self, load: Load) -> list[Answer]:
+        params = _sampling(
+            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
+        )
         waiting = deque(enumerate(load.prompts))
         running: dict[str, _Running] = {}
         answers: list[Answer | None] = [None] * len(load.prompts)
@@ -174,7 +177,9 @@ class Engine:
         while waiting or running:
             while waiting and len(running) < load.concurrency:
                 index, prompt = waiting.popleft()
-                running[self._submit(prompt, load)] = _Running(index, len(prompt))
+                name = f"load-{next(self._ids)}"
+                self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
+                running[name] = _Running(index, len(prompt))
             outputs = self.llm.llm_engine.step()
             now = time.perf_counter()
             for output in outputs:
@@ -189,14 +194,6 @@ class Engine:
                     if ended % every == 0:
                         self.report(ended)
         return [answer for answer in answers if answer is not None]
-
-    def _submit(self, prompt: list[int], load: Load) -> str:
-        params = _sampling(
-            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
-        )
-        name = f"load-{next(self._ids)}"
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
-        return name
 
     def _counters(self) -> Counter[Any]:
         """Count the drafts under _DRAFTS, and the accepted tokens under their position.

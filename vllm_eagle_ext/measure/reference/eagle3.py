@@ -22,6 +22,7 @@ in place of the target's states.
 from __future__ import annotations
 
 import json
+from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,26 +70,17 @@ class _Under(Mapping[str, torch.Tensor]):
         return sum(1 for _ in self)
 
 
-class Recorded(Mapping[str, torch.Tensor]):
+class Recorded(UserDict[str, torch.Tensor]):
     """The same tensors; `read` has the names of those that were looked up."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
+        super().__init__(tensors)
         self.read: set[str] = set()
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self._tensors[name]
+        tensor = super().__getitem__(name)
         self.read.add(name)
         return tensor
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
 
 
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
