@@ -13,10 +13,10 @@ from tests.support.engine import ROOT, TINY
 SERVING = """
 import importlib, pkgutil, sys
 import vllm_eagle_ext
-from vllm_eagle_ext import checkpoint, drafters, families, memory, preflight, replay
+from vllm_eagle_ext import draft, families, memory, replay, start
 
 vllm_eagle_ext.register()
-for package in (checkpoint, drafters, families, memory, preflight, replay):
+for package in (draft, families, memory, replay, start):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
 """
@@ -51,9 +51,9 @@ def of(room: str, loaded: set[str]) -> set[str]:
 
 @pytest.mark.long
 def test_a_serving_process():
-    """Registration, preflight, drafters and replay, all their modules."""
+    """Registration, a start, drafters and replay, all their modules."""
     loaded = loaded_by(SERVING)
-    assert {"plugin", "preflight.build", "families.eagle3.model", "replay.layer"} <= loaded
+    assert {"plugin", "start.build", "families.eagle3.model", "replay.layer"} <= loaded
     assert of("measure", loaded) | of("cli", loaded) == set()
 
 
