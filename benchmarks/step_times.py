@@ -33,7 +33,7 @@ from benchmarks.gpu_shapes import dense_pair
 from benchmarks.machine import machine
 from benchmarks.shapes.dense import LLAMA_8B
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineProcess
-from vllm_eagle_ext.measure.engine.held_length import SCHEDULER, schedule_of
+from vllm_eagle_ext.measure.engine.probe import SCHEDULER, schedule_of
 from vllm_eagle_ext.memory.device import LoadedKernels
 
 RESULT = Path(__file__).parent / "results" / "step_times.json"

@@ -7,7 +7,7 @@ import time
 from itertools import count
 from typing import Any, ClassVar
 
-from vllm_eagle_ext.measure.engine.held_length import ASKED
+from vllm_eagle_ext.measure.engine.probe import ASKED
 from vllm_eagle_ext.measure.engine.process import Engine, main
 
 _SETTLING = 2  # steps before the first that counts: one of the prompts' last tokens, one of a new K

@@ -71,7 +71,7 @@ def start(draft: str) -> Callable[[], object]:
 def check(draft: str) -> Callable[[], object]:
     from typer.testing import CliRunner
 
-    from vllm_eagle_ext.cli.app import app
+    from vllm_eagle_ext.cli import app
 
     _import()
     words = ["check", str(TINY / draft), "--target", str(TINY / TARGETS.get(draft, "target")), "-k", "3"]

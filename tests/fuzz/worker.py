@@ -38,7 +38,7 @@ def _where(error: BaseException) -> str:
 def _checker() -> Callable[[Any], dict[str, Any]]:
     from typer.testing import CliRunner
 
-    from vllm_eagle_ext.cli.app import app
+    from vllm_eagle_ext.cli import app
 
     runner = CliRunner()
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

@@ -17,8 +17,7 @@ from tests.support.drafts import MASK_TOKEN, VLLMS, Draft, write
 from tests.support.mla_reference import MlaReference
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
-from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.weight_files import read_tensors
+from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference, read_tensors
 from vllm_eagle_ext.memory.device import LoadedKernels
 from vllm_eagle_ext.start.rules.weights import WEIGHTS_FIELD
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_eagle_ext.measure.bench.notes import reason
+from vllm_eagle_ext.measure.bench.printed import reason
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.start.failure_causes import cause_of, earliest, is_pointer
 

@@ -5,11 +5,11 @@ rules want, and a copy for vLLM without this package. No engine starts."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,8 +20,8 @@ from vllm_eagle_ext.printable import shown
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.draft.draft_files import OnValues
-    from vllm_eagle_ext.start.check import CheckRequest, CheckResult
-    from vllm_eagle_ext.start.dry import Answer, Final
+    from vllm_eagle_ext.start.check import CheckResult
+    from vllm_eagle_ext.start.dry import Answer
 
 _Length = Annotated[
     int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
@@ -93,8 +93,8 @@ def check(
     Exits with 0 if the draft will be served, with 1 if it would be refused, and with 2 if that cannot
     be told. It exits with 3 if the files allow the draft, and the engine was not asked.
     """
-    from vllm_eagle_ext.cli.check_output import print_files
-    from vllm_eagle_ext.start.check import CheckRequest
+    from vllm_eagle_ext.cli.check_output import print_files, print_verdict, to_json
+    from vllm_eagle_ext.start.check import CheckRequest, run_check
     from vllm_eagle_ext.start.dry import Answer, Final, refuse_named_twice
 
     # What was typed becomes a request.
@@ -112,20 +112,16 @@ def check(
     try:
         refuse_named_twice(request, words)
         # Read the files, and apply the rules.
-        result = _run(request, weights=weights)
+        with _progress() if weights else nullcontext() as on_values:
+            result = run_check(request, on_values)
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.
         answer = Answer(verdict="not asked", why="--quick") if quick else _ask(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
-    _end(Final(result, answer, words), everything=everything, as_json=as_json)
-
-
-def _end(final: Final, *, everything: bool, as_json: bool) -> NoReturn:
-    """Print what was found, and exit with its status."""
-    from vllm_eagle_ext.cli.check_output import print_verdict, to_json
-
+    # Print the verdict, and exit with its status.
+    final = Final(result, answer, words)
     if as_json:
         typer.echo(to_json(final))
     else:
@@ -143,15 +139,6 @@ def _ask(result: CheckResult, words: list[str]) -> Answer:
         return ask_engine(result, words)
     with progress.status("asking vLLM, which takes some 10 s"):
         return ask_engine(result, words)
-
-
-def _run(request: CheckRequest, *, weights: bool) -> CheckResult:
-    from vllm_eagle_ext.start.check import run_check
-
-    if not weights:
-        return run_check(request)
-    with _progress() as on_values:
-        return run_check(request, on_values)
 
 
 @contextmanager

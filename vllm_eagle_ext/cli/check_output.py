@@ -61,7 +61,16 @@ def _parts(final: Final) -> dict[str, Any]:
         "spec": spec_as_json(inspection.spec) if inspection.spec else None,
         "left_to_vllm": inspection.is_passed_through,
         "verdict": final.verdict,
-        "findings": [_finding_as_json(finding) for finding in final.findings],
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "can_run": finding.can_run,
+                "follows_from": finding.follows_from,
+                **{name: bounded(part) for name, part in asdict(finding.problem).items()},
+            }
+            for finding in final.findings
+        ],
         "files": {"findings": _named(inspection.findings)},
         "engine": {
             "verdict": answer.verdict,
@@ -86,16 +95,6 @@ def _named(findings: Iterable[Finding]) -> list[dict[str, str]]:
     ]
 
 
-def _finding_as_json(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "can_run": finding.can_run,
-        "follows_from": finding.follows_from,
-        **{name: bounded(part) for name, part in asdict(finding.problem).items()},
-    }
-
-
 def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
     """Give what a draft is, its family and its drafter by their names."""
     drafter = spec.drafter
@@ -116,7 +115,15 @@ def print_files(result: CheckResult, console: Console, *, everything: bool = Fal
     """
     inspection = result.inspection
     if inspection.spec is not None:
-        console.print(_spec_table(inspection.spec, result))
+        spec = inspection.spec
+        table = Table(
+            title=spec.model, title_justify="left", show_header=False, box=None, pad_edge=False
+        )
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in _spec_rows(spec, result):
+            table.add_row(name, value)
+        console.print(table)
     elif inspection.is_passed_through:
         is_off = result.request.options.get("enabled") is False
         why = "Switched off by the option enabled" if is_off else "Not a supported draft"
@@ -151,15 +158,11 @@ def _print_findings(findings: Iterable[Finding], console: Console, *, everything
     worst_first = list(_STYLES)
     for finding in sorted(findings, key=lambda f: worst_first.index(f.severity)):
         if everything or finding.follows_from is None:
-            _print_finding(finding, console)
-
-
-def _print_finding(finding: Finding, console: Console) -> None:
-    problem = finding.problem
-    head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
-    console.print(head + Text(sentence(problem.field, problem.value)))
-    for line in problem.details:
-        console.print(f"  {line}", markup=False)
+            problem = finding.problem
+            head = Text(f"{finding.severity.value} {finding.rule}: ", style=_STYLES[finding.severity])
+            console.print(head + Text(sentence(problem.field, problem.value)))
+            for line in problem.details:
+                console.print(f"  {line}", markup=False)
 
 
 def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
@@ -213,15 +216,6 @@ def _print_command(final: Final, console: Console) -> None:
     else:
         console.print(f"{served}. Start it with:")
     console.print(serve_command(result, further=final.further), markup=False)
-
-
-def _spec_table(spec: DraftSpec, result: CheckResult) -> Table:
-    table = Table(title=spec.model, title_justify="left", show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _spec_rows(spec, result):
-        table.add_row(name, value)
-    return table
 
 
 def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]]:

@@ -90,7 +90,14 @@ def print_selftest(found: SelfTest, console: Console) -> None:
         console.print(_timed(found.times))
     for text in found.left_out:
         console.print(f"left out: {text}", markup=False)
-    console.print(_verdict(found), markup=False)
+    count, failed = len(found.checks), len(found.failed)
+    verdict = f"All {count} checks passed." if count else "Nothing could be checked."
+    if failed:
+        verdict = (
+            f"{failed} of {count} checks FAILED. Serve with hybrid_state per_token. Please send the "
+            "file of --json in."
+        )
+    console.print(verdict, markup=False)
 
 
 def _checks(found: SelfTest) -> Table:
@@ -128,15 +135,3 @@ def _timed(times: list[dict[str, Any]]) -> Table:
         "of each state at the speed of a copy"
     )
     return table
-
-
-def _verdict(found: SelfTest) -> str:
-    count = len(found.checks)
-    if not count:
-        return "Nothing could be checked."
-    if found.failed:
-        return (
-            f"{len(found.failed)} of {count} checks FAILED. Serve with hybrid_state per_token. Please "
-            "send the file of --json in."
-        )
-    return f"All {count} checks passed."

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -54,13 +54,18 @@ def verify_draft(
     # Refuse what cannot be done, before an engine starts.
     require_engine(as_json=as_json)
     from vllm_eagle_ext.measure.outputs import require_writable, write_whole
+    from vllm_eagle_ext.measure.verify.request import read_verify_request
 
     try:
         if out is not None:
             require_writable(out)
         # Run the checks, or only the comparison that was asked for.
         answer = _task(gate_layouts=gate_layouts, feedback=feedback)
-        code, text = answer(_verify_request(context.params), quiet=as_json)
+        read = {
+            "engine": json_object(engine, "--engine"),
+            "eagle_ext": json_object(eagle_ext, "--eagle-ext"),
+        }
+        code, text = answer(read_verify_request({**context.params, **read}), quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
@@ -87,16 +92,6 @@ def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str
         )  # fmt: skip
     question = readings.GATE_LAYOUT if gate_layouts else readings.FEEDBACK if feedback else None
     return _run_checks if question is None else partial(_compare_readings, question)
-
-
-def _verify_request(given: dict[str, Any]) -> VerifyRequest:
-    """Make the request of these options by name, as typed."""
-    from vllm_eagle_ext.measure.verify.request import read_verify_request
-
-    read = {
-        name: json_object(given[name], "--" + name.replace("_", "-")) for name in ("engine", "eagle_ext")
-    }
-    return read_verify_request({**given, **read})
 
 
 def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:

@@ -94,7 +94,11 @@ def vocabulary(
         # Count, choose and write.
         counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
         size, ends = case.target.vocab_size, _ends(checked.text, case) | named
-        _require_more_than(ends, entries)
+        if entries <= len(ends):
+            raise OptionsError(
+                field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
+                remedy="give more entries: these are kept whatever the texts have",
+            )  # fmt: skip
         write_whole(out, json.dumps(choose(counted, entries, size, ends)), replaces_links=True)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
@@ -120,8 +124,10 @@ def _print(
     shown.print(
         f"{counted.total():,} tokens, {len(counted):,} different ones of {case.target.vocab_size:,}"
     )
+    per = "block" if case.spec.family.drafts_in_parallel else "drafted token"
     for row in rows:
-        shown.print(_line(row, at_once=case.spec.family.drafts_in_parallel))
+        keeps = f"{row.entries:>8,} entries keep {row.share:6.1%} of them"
+        shown.print(f"{keeps}, and read {row.saved / 1e6:,.1f} MB less per {per}")
     options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})
     shown.print(f"{entries:,} ids are in {out}. Serve with: --additional-config '{options}'")
 
@@ -173,22 +179,8 @@ def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
     return case
 
 
-def _require_more_than(ends: frozenset[int], entries: int) -> None:
-    if entries <= len(ends):
-        raise OptionsError(
-            field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
-            remedy="give more entries: these are kept whatever the texts have",
-        )  # fmt: skip
-
-
 def _ends(text: Mapping[str, Any], case: Case) -> frozenset[int]:
     """Return the tokens that end a text, which plain texts lack."""
     stated = text.get("eos_token_id")
     each = stated if isinstance(stated, list) else [stated]
     return frozenset(id_ for id_ in each if type(id_) is int and 0 <= id_ < case.target.vocab_size)
-
-
-def _line(row: Coverage, *, at_once: bool) -> str:
-    per = "block" if at_once else "drafted token"
-    saved = f"{row.saved / 1e6:,.1f} MB"
-    return f"{row.entries:>8,} entries keep {row.share:6.1%} of them, and read {saved} less per {per}"

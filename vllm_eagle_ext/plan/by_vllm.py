@@ -8,8 +8,7 @@ from typing import Any
 
 from vllm_eagle_ext.draft import Severity
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.plan.draft import refusal
-from vllm_eagle_ext.plan.model_files import open_model, size_of
+from vllm_eagle_ext.plan.model_files import open_model, refusal, size_of
 from vllm_eagle_ext.plan.request import GIB, Memory, PlanRequest, read_memory
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.start.check import CheckRequest, run_check

@@ -10,9 +10,14 @@ from typing import Any
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, default_graphs
 from vllm_eagle_ext.memory.device import Device
-from vllm_eagle_ext.memory.footprint import CacheSetting, Footprint, footprint
+from vllm_eagle_ext.memory.footprint import (
+    CacheSetting,
+    Footprint,
+    FullGraphs,
+    default_graphs,
+    footprint,
+)
 from vllm_eagle_ext.memory.geometry import (
     Attention,
     Target,
@@ -21,10 +26,14 @@ from vllm_eagle_ext.memory.geometry import (
     rope_table_bytes,
     served_dtype,
 )
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
-from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
-from vllm_eagle_ext.plan.draft import Draft, read_draft
-from vllm_eagle_ext.plan.model_files import Model, Weights, open_model, read_weights
+from vllm_eagle_ext.memory.state_blocks import (
+    REPLAYING_TARGETS,
+    Scheme,
+    choose,
+    planned_prefix_caching,
+    runner_obstacles,
+)
+from vllm_eagle_ext.plan.model_files import Draft, Model, Weights, open_model, read_draft, read_weights
 from vllm_eagle_ext.plan.request import GIB, KV_DTYPES, Memory, PlanRequest, read_memory, settle_device
 
 _STATE_BLOCK_MULTIPLE = 8

@@ -25,8 +25,16 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, graphs_of
-from vllm_eagle_ext.memory.footprint import CPU_BLOCK, Footprint, ceil, round_up, savings_line
+from vllm_eagle_ext.memory.footprint import (
+    CPU_BLOCK,
+    Footprint,
+    FullGraphs,
+    beyond_graphs,
+    ceil,
+    graphs_of,
+    round_up,
+    savings_line,
+)
 from vllm_eagle_ext.start import metrics
 
 logger = get_logger(__name__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM's targets with replaying layers, registered under names of their own; `memory.state_scheme` says
+"""vLLM's targets with replaying layers, registered under names of their own; `memory.state_blocks` says
 when they are chosen.
 
 A class keeps its parent's name: vLLM's V1 runner knows multimodal targets by it.

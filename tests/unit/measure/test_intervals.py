@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vllm_eagle_ext.measure.intervals import COVERAGE, median_interval, paired
+from vllm_eagle_ext.measure.bench.results import COVERAGE, median_interval, paired
 
 
 @pytest.mark.parametrize(

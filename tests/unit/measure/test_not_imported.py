@@ -76,5 +76,5 @@ def test_a_serving_process():
 def test_commands_that_measure_nothing(arguments):
     """Without the extra's packages."""
     loaded = loaded_by(COMMAND.format(arguments=arguments))
-    assert "cli.app" in loaded
+    assert "cli.parameters" in loaded
     assert of("measure", loaded) == set()

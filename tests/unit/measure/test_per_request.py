@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_eagle_ext.measure.per_request import spread_of
+from vllm_eagle_ext.measure.engine.load import spread_of
 
 
 @pytest.mark.parametrize(

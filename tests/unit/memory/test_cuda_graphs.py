@@ -12,8 +12,8 @@ from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
 
-from vllm_eagle_ext.memory import cuda_graphs
-from vllm_eagle_ext.memory.cuda_graphs import FullGraphs, beyond_graphs, default_graphs, graphs_of
+from vllm_eagle_ext.memory import footprint
+from vllm_eagle_ext.memory.footprint import FullGraphs, beyond_graphs, default_graphs, graphs_of
 
 pytestmark = pytest.mark.promise("`plan` says where full CUDA graphs end, and which size captures all")
 
@@ -91,10 +91,10 @@ def test_the_size_that_is_advised_captures_all(monkeypatch, k, fit):
 
 def test_no_other_target_has_a_limit_of_its_own():
     source = inspect.getsource(sys.modules[MODELS_CONFIG_MAP["GptOssForCausalLM"].__module__])
-    assert source.count("max_cudagraph_capture_size = ") == len(cuda_graphs._SET_BY_VLLM)
+    assert source.count("max_cudagraph_capture_size = ") == len(footprint._SET_BY_VLLM)
     wanted = MODELS_CONFIG_MAP["GptOssForCausalLM"]
     assert {name for name, one in MODELS_CONFIG_MAP.items() if one is wanted} == set(
-        cuda_graphs._SET_BY_VLLM
+        footprint._SET_BY_VLLM
     )
 
 

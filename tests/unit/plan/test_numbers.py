@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import write_config
-from vllm_eagle_ext.memory.cuda_graphs import _request_sizes, _token_sizes
+from vllm_eagle_ext.memory.footprint import _request_sizes, _token_sizes
 
 GPU = ("--gpu-mem", "140", "--max-model-len", "32768")
 LARGE = ["1000000000", "2147483647", "1" + 30 * "0", "1" + 400 * "0", 5000 * "9"]

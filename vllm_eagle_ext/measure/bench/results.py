@@ -2,19 +2,79 @@
 """What was asked, what was measured and what follows from it: the fields of report.json.
 
 A report holds one list of rows. A row is one variant at one load, and holds its measurements.
+
+How much faster follows from pairs: measurement i of one variant is divided by measurement i of the
+other. They ran close to each other, so a machine that drifts moves both. The interval of the median lies
+between two order statistics, and assumes no distribution.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from vllm_eagle_ext.measure.intervals import Interval
+from vllm_eagle_ext.measure.engine.probe import schedule_of
+from vllm_eagle_ext.options import KEY
+
+COVERAGE = 0.95  # where the number of pairs allows it: from 6
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`coverage` is that of low..high: the whole range where the pairs are too few for COVERAGE."""
+
+    median: float
+    low: float
+    high: float
+    coverage: float  # 0 of one pair
+    pairs: int
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+    @property
+    def is_interval(self) -> bool:
+        """Return whether the pairs make an interval: one pair says nothing of its error."""
+        return self.pairs > 1
+
+
+def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
+    """Return the interval of values / base, both by number, over the measurements that both have."""
+    ratios = [values[repeat] / base[repeat] for repeat in sorted(values.keys() & base.keys())]
+    return median_interval(ratios) if ratios else None
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """Return the narrowest two order statistics of equal ranks that cover COVERAGE, or the range."""
+    ordered, n = sorted(values), len(values)
+    # The j-th smallest and largest enclose the median unless fewer than j values lie on one side of it.
+    rank = 1
+    while _outside(rank + 1, n) <= 1 - COVERAGE:
+        rank += 1
+    return Interval(
+        median=statistics.median(ordered),
+        low=ordered[rank - 1],
+        high=ordered[n - rank],
+        coverage=1 - _outside(rank, n),
+        pairs=n,
+    )
+
+
+def _outside(rank: int, n: int) -> float:
+    """Return how often the median lies outside the order statistics `rank` and n + 1 - rank.
+
+    It is 1 of one value.
+    """
+    return float(2 * sum(math.comb(n, below) for below in range(rank)) / 2**n)
+
 
 ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
 # The others are this package too: each K in one engine, vLLM's schedule, its adaptive verification.
@@ -262,3 +322,30 @@ def labels(names: Sequence[str]) -> dict[str, str]:
 
 def sha256_of(ids: list[list[int]]) -> str:
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
+
+
+def config_of(settings: Settings, variant: Variant) -> Config:
+    """Give the two configs that a variant is served with; other plugins keep their keys."""
+    additional = dict(settings.engine.get("additional_config") or {})
+    if variant.has_plugin and settings.eagle_ext:
+        additional[KEY] = settings.eagle_ext
+    if variant.draft is None:
+        return Config(additional_config=additional or None)
+    speculative = {**settings.served[variant.draft], "num_speculative_tokens": variant.k}
+    if settings.dummy:
+        # A draft with dummy weights shares the target's head: vLLM asks its tensors for one.
+        speculative["draft_load_config"] = {"load_format": "auto"}
+    if variant.kind == "held":
+        speculative |= {"num_speculative_tokens": max(settings.ks)}
+        speculative[SCHEDULE_KEY] = schedule_of(settings.ks)
+    elif variant.kind == "schedule":
+        speculative[SCHEDULE_KEY] = [list(entry) for entry in variant.schedule]
+    elif variant.kind == "adaptive":
+        speculative[ADAPTIVE_KEY] = True
+    if (given := settings.synthetic_acceptance) is not None:
+        speculative["rejection_sample_method"] = "synthetic"
+        if given[0] > 1:  # one length, of which a K takes what it can reach
+            speculative["synthetic_acceptance_length"] = min(given[0], variant.k + 1)
+        else:
+            speculative["synthetic_acceptance_rates"] = given[: variant.k]
+    return Config(speculative_config=speculative, additional_config=additional or None)

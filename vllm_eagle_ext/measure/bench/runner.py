@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,27 +13,102 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vllm_eagle_ext.measure.bench.engines import (
-    batches,
-    engine_arguments,
-    engine_of,
-    prompts_of,
-    turns,
-)
 from vllm_eagle_ext.measure.bench.request import Prompts
 from vllm_eagle_ext.measure.bench.results import (
+    PLAIN,
     EngineRecord,
     Measurement,
     ServedLoad,
     Settings,
     Stage,
     Variant,
+    config_of,
 )
 from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
 from vllm_eagle_ext.measure.engine.machine import UTILIZATION, OtherWork, with_memory
+from vllm_eagle_ext.measure.engine.probe import SCHEDULER
 from vllm_eagle_ext.printable import printable
+
+LEAST_PROMPTS = 4  # of a measurement of steps: fewer requests decode several waves after each other
+Batch = tuple[int, list[list[Variant]]]  # repeat, and engines at a time with what each serves
+
+
+def engine_arguments(
+    settings: Settings, variant: Variant, engine: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Give the keywords of LLM().
+
+    Args:
+        engine: in place of the settings', with the share of the memory.
+    """
+    arguments: dict[str, Any] = {"seed": settings.seed, **(engine or settings.engine)}
+    arguments["model"] = settings.target
+    if settings.dummy:
+        arguments |= {"load_format": "dummy", "skip_tokenizer_init": True}
+    config = config_of(settings, variant)
+    arguments |= {name: value for name, value in config.model_dump().items() if value is not None}
+    if variant.kind == "held":
+        arguments["scheduler_cls"] = SCHEDULER
+    return arguments
+
+
+def engine_of(settings: Settings, variant: Variant) -> Variant:
+    """Return the variant that stands for an engine: one engine holds every K."""
+    if variant.kind != "held":
+        return variant
+    return variant.model_copy(update={"k": max(settings.ks)})
+
+
+def variants(settings: Settings) -> list[Variant]:
+    """List the variants with stock next to ours, so that what is compared runs one after the other."""
+    kinds = [kind for kind in settings.kinds if kind != "none"]
+    plain = [PLAIN] if "none" in settings.kinds else []
+    return plain + [
+        Variant(kind=kind, draft=draft, k=k)
+        for draft in settings.drafts
+        for k in settings.ks
+        for kind in kinds
+    ]
+
+
+def swept(settings: Settings) -> list[Variant]:
+    """List what the sweep measures: no draft, and each K in one engine."""
+    (draft,) = settings.drafts
+    return [PLAIN, *(Variant(kind="held", draft=draft, k=k) for k in settings.ks)]
+
+
+def batches(settings: Settings, served: Sequence[Variant]) -> Iterator[Batch]:
+    """Yield the batches of engines, which are fresh for each repeat.
+
+    Every second repeat goes in reverse: a machine that slows down does so for all alike.
+    """
+    engines: dict[Variant, list[Variant]] = {}
+    for variant in served:
+        engines.setdefault(engine_of(settings, variant), []).append(variant)
+    for repeat in range(settings.repeats):
+        order = list(engines.values())[:: -1 if repeat % 2 else 1]
+        for at_once in [order] if settings.together else [[own] for own in order]:
+            yield repeat, at_once
+
+
+def turns(engines: Sequence[Sequence[Variant]], number: int) -> list[tuple[int, Variant]]:
+    """List each variant with the place of its engine; the order changes from round to round."""
+    order = [(place, variant) for place, own in enumerate(engines) for variant in own]
+    return order[:: -1 if number % 2 else 1]
+
+
+def prompts_of(load: ServedLoad, number: int, prompts: Sequence[list[int]]) -> list[list[list[int]]]:
+    """List the prompts of each wave of steps: others in each round, the same for all that take turns."""
+    requests = load.concurrency
+    waves = math.ceil(LEAST_PROMPTS / requests)
+    first = number * waves * requests
+    return [
+        [prompts[(first + wave * requests + n) % len(prompts)] for n in range(requests)]
+        for wave in range(waves)
+    ]
+
 
 _WARM_TOKENS, _WARM_STEPS = 16, 4
 

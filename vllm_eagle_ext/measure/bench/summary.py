@@ -11,6 +11,7 @@ from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     Context,
     EngineRecord,
+    Interval,
     Latency,
     Measurement,
     Report,
@@ -20,11 +21,10 @@ from vllm_eagle_ext.measure.bench.results import (
     Spread,
     Stage,
     Variant,
+    paired,
     sha256_of,
 )
-from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps
-from vllm_eagle_ext.measure.intervals import Interval, paired
-from vllm_eagle_ext.measure.per_request import spread_of
+from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps, spread_of
 
 Runs = dict[tuple[Stage, Variant, ServedLoad], dict[int, Measurement]]
 

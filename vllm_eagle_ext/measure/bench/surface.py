@@ -17,18 +17,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from vllm_eagle_ext.measure.bench.engines import config_of
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
+    Interval,
     Report,
     Schedule,
     ServedLoad,
     Settings,
     TunedChoice,
     Variant,
+    config_of,
+    median_interval,
 )
 from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
-from vllm_eagle_ext.measure.intervals import Interval, median_interval
 
 HYSTERESIS = 1.01  # another K must promise so much more than that of fewer requests
 

@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a worker from within: what it serves.
+"""What vLLM takes of this package into an engine that is measured: a worker's methods and a scheduler.
 
-    LLM(worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe")
+    LLM(
+        worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe",
+        scheduler_cls="vllm_eagle_ext.measure.engine.probe.build_holding_scheduler",
+    )
 
 vLLM mixes the class into its worker. Only the engines that `bench` and `verify` start name it; no
 other process that serves imports anything of `measure`. It imports nothing of this package's plugin
 and changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
+
+The scheduler is vLLM's own with the K that the requests ask for, so that one engine of
+`bench --schedule` measures every K. vLLM's schedule, `num_speculative_tokens_per_batch_size`, must
+mention each K: it captures CUDA graphs for those.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
 
 
 class StepProbe:
@@ -58,3 +69,43 @@ class StepProbe:
             isinstance(layer, ours.ReplayGatedDeltaNetAttention) for layer in layers
         )
         return "replay" if replay else "per_token"
+
+
+SCHEDULER = "vllm_eagle_ext.measure.engine.probe.build_holding_scheduler"
+ASKED = "eagle_ext_draft_length"  # of SamplingParams.extra_args
+
+
+def schedule_of(lengths: Sequence[int]) -> list[list[int]]:
+    """Make a schedule that has each length once: the n-th for n requests, the longest for all above."""
+    return [[n, n, k] for n, k in enumerate(lengths, start=1)]
+
+
+def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Scheduler:
+    """Build a subclass of the scheduler that vLLM would have built; vLLM calls this for a class."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    parent = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
+
+    class HoldsDraftLength(parent):  # type: ignore[misc, valid-type]
+        """Drafts as many tokens in a step as its requests ask for, the most of them."""
+
+        def _update_after_schedule(self, scheduler_output: Any) -> None:
+            """Set the step's K before the parent does, which under async scheduling makes so many
+            placeholders for the next step's drafts."""
+            asked = [
+                found
+                for name in scheduler_output.num_scheduled_tokens
+                if (found := asked_length(self.requests[name].sampling_params)) is not None
+            ]
+            if asked:
+                scheduler_output.num_spec_tokens_to_schedule = max(asked)
+            super()._update_after_schedule(scheduler_output)
+
+    return HoldsDraftLength(*args, vllm_config=vllm_config, **kwargs)
+
+
+def asked_length(sampling_params: Any) -> int | None:
+    """Return the K that a request asks for; None where it leaves K to vLLM."""
+    extra = getattr(sampling_params, "extra_args", None) or {}
+    return extra.get(ASKED)

@@ -25,8 +25,8 @@ from itertools import count
 from multiprocessing import connection
 from typing import Any, ClassVar, TextIO
 
-from vllm_eagle_ext.measure.engine.held_length import ASKED
 from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.probe import ASKED
 
 _REPORTS_PER_LOAD = 100
 _TRIES = 20
@@ -94,7 +94,7 @@ def _sampling(
 
     Args:
         max_tokens: None: as many as max_model_len leaves.
-        k: what to ask an engine with `held_length` for; None: the engine's own.
+        k: what to ask an engine that holds K for; None: the engine's own.
     """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -167,6 +167,9 @@ class Engine:
         raise RuntimeError("the prefix cache could not be emptied: blocks are still in use")
 
     def _decode(self, load: Load) -> list[Answer]:
+        params = _sampling(
+            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
+        )
         waiting = deque(enumerate(load.prompts))
         running: dict[str, _Running] = {}
         answers: list[Answer | None] = [None] * len(load.prompts)
@@ -174,7 +177,9 @@ class Engine:
         while waiting or running:
             while waiting and len(running) < load.concurrency:
                 index, prompt = waiting.popleft()
-                running[self._submit(prompt, load)] = _Running(index, len(prompt))
+                name = f"load-{next(self._ids)}"
+                self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
+                running[name] = _Running(index, len(prompt))
             outputs = self.llm.llm_engine.step()
             now = time.perf_counter()
             for output in outputs:
@@ -189,14 +194,6 @@ class Engine:
                     if ended % every == 0:
                         self.report(ended)
         return [answer for answer in answers if answer is not None]
-
-    def _submit(self, prompt: list[int], load: Load) -> str:
-        params = _sampling(
-            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
-        )
-        name = f"load-{next(self._ids)}"
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
-        return name
 
     def _counters(self) -> Counter[Any]:
         """Count the drafts under _DRAFTS, and the accepted tokens under their position.

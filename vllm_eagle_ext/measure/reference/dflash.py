@@ -32,9 +32,16 @@ from typing import Any, Self
 import torch
 
 from vllm_eagle_ext.draft.attention import LayerAttention
-from vllm_eagle_ext.measure.reference.eagle3 import ReferenceDraft, project, rms_norm, swiglu
+from vllm_eagle_ext.measure.reference.eagle3 import (
+    ReferenceDraft,
+    project,
+    read_draft_config,
+    read_tensors,
+    rms_norm,
+    swiglu,
+    under,
+)
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
-from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
 
 _BOTH_WAYS = (LayerAttention(None, False),) * 2
 

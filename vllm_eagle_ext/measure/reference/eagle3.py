@@ -21,15 +21,67 @@ in place of the target's states.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections import UserDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
+from vllm_eagle_ext.draft.tensors import canonical_name
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
-from vllm_eagle_ext.measure.reference.weight_files import read_draft_config, read_tensors, under
+
+
+def read_draft_config(folder: Path) -> dict[str, Any]:
+    """Read config.json; the layers' block of a speculators config is laid under its own keys."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return {**config.get("transformer_layer_config", {}), **config}
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of all files, by canonical name."""
+    files = sorted(folder.glob("*.safetensors"))
+    return {canonical_name(name): tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def under(tensors: Mapping[str, torch.Tensor], prefix: str) -> Mapping[str, torch.Tensor]:
+    """View the tensors of a module, by their names in it."""
+    return _Under(tensors, prefix)
+
+
+class _Under(Mapping[str, torch.Tensor]):
+    def __init__(self, tensors: Mapping[str, torch.Tensor], prefix: str) -> None:
+        self._tensors, self._prefix = tensors, prefix
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors[self._prefix + name]
+
+    def __contains__(self, name: object) -> bool:
+        return f"{self._prefix}{name}" in self._tensors
+
+    def __iter__(self) -> Iterator[str]:
+        found = (name for name in self._tensors if name.startswith(self._prefix))
+        return (name.removeprefix(self._prefix) for name in found)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Recorded(UserDict[str, torch.Tensor]):
+    """The same tensors; `read` has the names of those that were looked up."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(tensors)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = super().__getitem__(name)
+        self.read.add(name)
+        return tensor
+
 
 Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
 Cache = list[Rows]  # per row, and in it per layer

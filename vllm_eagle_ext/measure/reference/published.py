@@ -15,10 +15,15 @@ from transformers import PreTrainedModel
 from vllm_eagle_ext.draft.spec import DraftSpec
 from vllm_eagle_ext.draft.tensors import COMPUTED
 from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
-from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference, PEagleReference
+from vllm_eagle_ext.measure.reference.eagle3 import (
+    Eagle3Reference,
+    PEagleReference,
+    Recorded,
+    read_draft_config,
+    read_tensors,
+)
 from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason
 from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, embeddings_and_head
-from vllm_eagle_ext.measure.reference.weight_files import Recorded, read_draft_config, read_tensors
 
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
 _SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own

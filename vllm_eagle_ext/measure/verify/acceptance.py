@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from vllm_eagle_ext.measure.engine.load import Answer, Measured
-from vllm_eagle_ext.measure.per_request import spread_of
+from vllm_eagle_ext.measure.engine.load import Answer, Measured, spread_of
 from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
 
 if TYPE_CHECKING:
@@ -252,15 +251,12 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
         details.append(f"The reference reads the checkpoint without {', '.join(overrides)}.")
         if largest > 0:
             details.append("The engine accepts more: the options may be right, and the file wrong.")
-    found = _reference_verdict(list(beyond.values()), unlike, overridden=bool(overrides))
-    return Check(REFERENCE, found, said, tuple(details), paired.to_json())
-
-
-def _reference_verdict(beyond: Sequence[float], unlike: bool, *, overridden: bool) -> Verdict:
-    """Judge the differences beyond their bounds, which are positive where the engine accepts more."""
-    if any(difference < 0 or not overridden for difference in beyond):
-        return Verdict.FAILED
-    return Verdict.WARNING if beyond or unlike else Verdict.PASSED
+    # A difference is positive where the engine accepts more.
+    if any(difference < 0 or not overrides for difference in beyond.values()):
+        verdict = Verdict.FAILED
+    else:
+        verdict = Verdict.WARNING if beyond or unlike else Verdict.PASSED
+    return Check(REFERENCE, verdict, said, tuple(details), paired.to_json())
 
 
 def _row(values: Sequence[float]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from vllm_eagle_ext.draft.sources import (
 )
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
-from vllm_eagle_ext.measure.verify.request import VerifyRequest
+from vllm_eagle_ext.measure.verify.request import OVERRIDES, VerifyRequest
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable
 from vllm_eagle_ext.plan.request import GIB
 from vllm_eagle_ext.start.check import CheckResult, run_check
@@ -41,7 +42,8 @@ def check_reference(
     stage: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]],
 ) -> Check:
     try:
-        spec = run_check(request.without_overrides()).inspection.spec
+        kept = {name: value for name, value in request.options.items() if name not in OVERRIDES}
+        spec = run_check(replace(request.check, options=kept)).inspection.spec
         reason = _unsupported_reason(request, spec) or acceptance.undrafted(greedy)
         if reason or spec is None:
             return not_applicable(acceptance.REFERENCE, reason or "the draft is passed through to vLLM")
@@ -57,7 +59,10 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
         return "left out by --no-reference"
     if spec is None:
         return "the draft is passed through to vLLM, or not what it says without the options"
-    if other := [name for name in _OTHER_TARGET if _is_other(name, request.engine.get(name))]:
+    values = {name: request.engine.get(name) for name in _OTHER_TARGET}
+    if isinstance(values["hf_overrides"], Mapping) and _NOT_OF_TEXT.issuperset(values["hf_overrides"]):
+        del values["hf_overrides"]
+    if other := [name for name, value in values.items() if value not in _PLAIN]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
     target = open_source(
         request.target, revision=request.check.target_revision, token=None,
@@ -72,12 +77,6 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
     from vllm_eagle_ext.measure.reference.published import unsupported_reason
 
     return unsupported_reason(spec, _draft(request))
-
-
-def _is_other(name: str, value: object) -> bool:
-    if name == "hf_overrides" and isinstance(value, Mapping):
-        return not _NOT_OF_TEXT.issuperset(value)
-    return value not in _PLAIN
 
 
 def weight_file_bytes(files: Mapping[str, int]) -> int:

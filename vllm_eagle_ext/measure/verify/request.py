@@ -52,10 +52,6 @@ class VerifyRequest:
     def overrides(self) -> list[str]:
         return [name for name in OVERRIDES if name in self.options]
 
-    def without_overrides(self) -> CheckRequest:
-        kept = {name: value for name, value in self.options.items() if name not in OVERRIDES}
-        return replace(self.check, options=kept)
-
 
 def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
     """Return the request of the command's options, by name; amounts that are None are the usual ones.

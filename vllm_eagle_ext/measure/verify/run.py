@@ -69,6 +69,11 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
     diverged, diverged_states, trees, control = _run_plain(
         request, greedy, contexts, others, folder, stage
     )
+    # The target's ids that the draft can say.
+    case = checked.inspection.case
+    d2t = tensor_integers(case.files, "d2t") if case else None
+    kind = case and case.spec.vocabulary.map_kind
+    ids = target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
     # What they said, check by check.
     bound = tie_bound(request)
     if isinstance(others, Check):
@@ -86,16 +91,9 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
         sampled,
         check_reference(request, checked, greedy, stage),
         states,
-        acceptance.judge_worth(greedy, request.prompts.categories, _ids_of_map(checked)),
+        acceptance.judge_worth(greedy, request.prompts.categories, ids),
     ]
     return _report(request, checked, checks)
-
-
-def _ids_of_map(checked: CheckResult) -> Sequence[int]:
-    case = checked.inspection.case
-    d2t = tensor_integers(case.files, "d2t") if case else None
-    kind = case and case.spec.vocabulary.map_kind
-    return target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
 
 
 def _run_drafted(

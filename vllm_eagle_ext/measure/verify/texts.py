@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Measured
-from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable, verdict
+from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
 from vllm_eagle_ext.start.failure_causes import cause_of
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
@@ -97,12 +97,13 @@ def judge_texts(
         "texts": len(texts), "tokens": sum(map(len, texts)), "equal": equal, "near_ties": len(near),
         "largest_near_tie": largest, "bound": bound, "diverged": [one.to_json() for one in wrong],
     }  # fmt: skip
-    return Check(name, verdict(not wrong), said + ".", tuple(map(_divergence_line, wrong[:5])), figures)
-
-
-def _divergence_line(one: Divergence) -> str:
-    gap = f"gap {one.gap:.3f}" if isfinite(one.gap) else f"not among the {TOP} likeliest"
-    return f"prompt {one.prompt + 1}, token {one.at + 1}: {one.tokens[0]} and {one.tokens[1]}, {gap}"
+    details = []
+    for one in wrong[:5]:
+        gap = f"gap {one.gap:.3f}" if isfinite(one.gap) else f"not among the {TOP} likeliest"
+        left, right = one.tokens
+        details.append(f"prompt {one.prompt + 1}, token {one.at + 1}: {left} and {right}, {gap}")
+    found_verdict = Verdict.FAILED if wrong else Verdict.PASSED
+    return Check(name, found_verdict, said + ".", tuple(details), figures)
 
 
 def other_scheme(scheme: Scheme) -> Scheme:

@@ -45,10 +45,6 @@ class VerifyReport:
         return int(any(check.verdict is Verdict.FAILED for check in self.checks))
 
 
-def verdict(passed: bool) -> Verdict:
-    return Verdict.PASSED if passed else Verdict.FAILED
-
-
 def not_applicable(name: str, reason: str) -> Check:
     return Check(name, Verdict.NOT_APPLICABLE, reason)
 
@@ -75,5 +71,6 @@ def judge_preflight(checked: CheckResult) -> Check:
         said = f"{spec.title}" + (
             f", inputs of layers {layer_ids} of {checked.target.num_layers}." * bool(layer_ids)
         )
+    found = Verdict.FAILED if inspection.errors else Verdict.PASSED
     findings = [{"rule": each.rule, "severity": each.severity.value} for each in inspection.findings]
-    return Check(PREFLIGHT, verdict(not inspection.errors), said, tuple(lines), {"findings": findings})
+    return Check(PREFLIGHT, found, said, tuple(lines), {"findings": findings})

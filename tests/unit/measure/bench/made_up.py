@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from vllm_eagle_ext.measure.bench.engines import swept, variants
-from vllm_eagle_ext.measure.bench.notes import advice
+from vllm_eagle_ext.measure.bench.printed import advice
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
     Context,
@@ -20,6 +19,7 @@ from vllm_eagle_ext.measure.bench.results import (
     Stage,
     Variant,
 )
+from vllm_eagle_ext.measure.bench.runner import swept, variants
 from vllm_eagle_ext.measure.bench.summary import summarise
 from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
-from vllm_eagle_ext.measure.bench.engines import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
+from vllm_eagle_ext.measure.bench.runner import swept
 from vllm_eagle_ext.measure.bench.surface import (
     best_by_requests,
     best_fixed,

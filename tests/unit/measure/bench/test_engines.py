@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUpTune, load, settings_of
-from vllm_eagle_ext.measure.bench.engines import (
+from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Variant
+from vllm_eagle_ext.measure.bench.runner import (
     batches,
     engine_arguments,
     prompts_of,
@@ -13,7 +14,6 @@ from vllm_eagle_ext.measure.bench.engines import (
     turns,
     variants,
 )
-from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Variant
 from vllm_eagle_ext.measure.engine import machine
 from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
@@ -58,7 +58,7 @@ def test_a_held_k_and_one_that_is_served():
     held = engine_arguments(settings, Variant(kind="held", draft=FAST, k=2))
     assert held["speculative_config"]["num_speculative_tokens"] == 4
     assert {k for _, _, k in held["speculative_config"][SCHEDULE_KEY]} == set(settings.ks)
-    assert held["scheduler_cls"].endswith("held_length.build_holding_scheduler")
+    assert held["scheduler_cls"].endswith("probe.build_holding_scheduler")
     fixed = engine_arguments(settings, Variant(kind="ours", draft=FAST, k=2))
     assert fixed["speculative_config"]["num_speculative_tokens"] == 2
     assert "scheduler_cls" not in fixed

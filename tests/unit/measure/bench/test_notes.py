@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.measure.bench.made_up import FAST, OURS, QUIET, STOCK, STOCK_ERROR, MadeUp, changing
-from vllm_eagle_ext.measure.bench.notes import about_the_machine, notes, reason
+from vllm_eagle_ext.measure.bench.printed import about_the_machine, notes, reason
 from vllm_eagle_ext.measure.bench.results import Measurement
 
 

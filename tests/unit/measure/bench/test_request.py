@@ -15,9 +15,9 @@ from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench.engines import engine_arguments
 from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve, usual_lengths, with_context
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.measure.bench.runner import engine_arguments
 
 REQUEST = BenchRequest(
     target=str(TINY / "target"), drafts=[str(TINY / "postnorm")], ks=[5, 3], concurrency=[4, 1, 4]

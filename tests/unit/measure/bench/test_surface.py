@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, expected_length, load, memory_bound
-from vllm_eagle_ext.measure.bench.engines import swept
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
-from vllm_eagle_ext.measure.bench.surface import gain_over_loads, mean_gain, surface_of
+from vllm_eagle_ext.measure.bench.runner import swept
+from vllm_eagle_ext.measure.bench.surface import (
+    gain_over_loads,
+    mean_gain,
+    surface_of,
+)
 
 
 def swept_cells(made):

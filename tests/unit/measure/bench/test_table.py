@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.unit.measure.bench.made_up import FAST, OURS, SLOW, MadeUp
-from vllm_eagle_ext.measure.bench.table import TABLE_WIDTH, print_report
+from vllm_eagle_ext.measure.bench.printed import TABLE_WIDTH, print_report
 
 LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
 

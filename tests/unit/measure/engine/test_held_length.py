@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.stepping import Stepper, engine_config, make_scheduler, request
-from vllm_eagle_ext.measure.engine.held_length import ASKED, SCHEDULER, asked_length, schedule_of
+from vllm_eagle_ext.measure.engine.probe import ASKED, SCHEDULER, asked_length, schedule_of
 
 MENU = (0, 1, 2, 4)
 

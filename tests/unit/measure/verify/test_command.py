@@ -17,7 +17,7 @@ from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.table import Logs
-from vllm_eagle_ext.measure.verify.verdicts import VerifyReport, not_applicable, verdict
+from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport, not_applicable
 
 
 def asked(*arguments: str, monkeypatch):
@@ -97,7 +97,10 @@ def report(monkeypatch):
         found.calls += 1
         (folder / "log").write_text("x")
         one = not_applicable("one", "why")
-        checks = (one, replace(one, name="two", verdict=verdict(found.passed)))
+        checks = (
+            one,
+            replace(one, name="two", verdict=Verdict.PASSED if found.passed else Verdict.FAILED),
+        )
         return VerifyReport("draft", "target", request.k, checks, {})
 
     monkeypatch.setattr(run, "run_verify", run_verify)
