@@ -25,17 +25,17 @@ STEPS = 80
 EXACT = {
     (0, 32): {
         "none, z-lab": (441.9469484768499, 32, "78bb4e3b2bf9"),
-        "per_token, z-lab": (469.5493519595296, 13, "d86331f49a86"),
-        "replay, z-lab": (565.7789386199473, 32, "dbd654e52a9d"),
-        "per_token, five full layers": (491.9615540831603, 12, "7551a9ea53db"),
-        "replay, five full layers": (565.7789386199473, 32, "dbd654e52a9d"),
+        "per_token, z-lab": (467.25797110322594, 13, "bf9e1fead9cc"),
+        "replay, z-lab": (559.1793489040764, 32, "4daaf252cc16"),
+        "per_token, five full layers": (489.44611722092463, 12, "ac848add4f9f"),
+        "replay, five full layers": (559.1793489040764, 32, "4daaf252cc16"),
     },
     (0, 33): {
         "none, z-lab": (448.3906809633509, 32, "95ce25d080c1"),
-        "per_token, z-lab": (495.279077343515, 13, "4a7a1dded2ad"),
-        "replay, z-lab": (562.5213383477422, 32, "d2e196f07854"),
-        "per_token, five full layers": (488.3621049246685, 12, "d9ce80cfa24b"),
-        "replay, five full layers": (562.5213383477422, 32, "d2e196f07854"),
+        "per_token, z-lab": (492.63974180652093, 13, "2e50dbafa1d7"),
+        "replay, z-lab": (556.0586610251468, 32, "abe35b0acbbd"),
+        "per_token, five full layers": (485.89991434307217, 12, "96f96d979c69"),
+        "replay, five full layers": (556.0586610251468, 32, "abe35b0acbbd"),
     },
 }
 
