@@ -15,7 +15,7 @@ from tests.support.engine import python_path
 
 COMMON = """
 import logging, logging.config, multiprocessing, os, sys
-from vllm_eagle_ext import failed_start
+from vllm_eagle_ext.start import failed_start
 from vllm_eagle_ext.errors import OptionsError
 
 POINTER = "Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -187,7 +187,7 @@ def test_files_of_others_in_the_temporary_folder_stop_no_start(tmp_path, name):
 
 def test_a_killed_process_leaves_nothing(tmp_path):
     code = (
-        "import os, signal\nfrom vllm_eagle_ext import failed_start\nfailed_start.watch()\n"
+        "import os, signal\nfrom vllm_eagle_ext.start import failed_start\nfailed_start.watch()\n"
         "print(os.environ[failed_start.NOTES], os.path.exists(os.environ[failed_start.NOTES]), "
         "flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )

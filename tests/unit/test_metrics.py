@@ -9,7 +9,7 @@ from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from vllm_eagle_ext import __version__, plugin
 from vllm_eagle_ext.memory.device import Device
-from vllm_eagle_ext.memory.state_blocks import choose
+from vllm_eagle_ext.memory.state_scheme import choose
 from vllm_eagle_ext.start import metrics
 
 

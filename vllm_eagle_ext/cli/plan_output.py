@@ -21,7 +21,8 @@ from vllm_eagle_ext.memory.footprint import (
     requests_fit,
     savings_line,
 )
-from vllm_eagle_ext.memory.state_blocks import LEAST_K, counted
+from vllm_eagle_ext.memory.state_blocks import counted
+from vllm_eagle_ext.memory.state_scheme import LEAST_K
 from vllm_eagle_ext.plan.request import GIB, PlanRequest
 from vllm_eagle_ext.plan.run import Plan
 

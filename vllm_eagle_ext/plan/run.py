@@ -26,13 +26,8 @@ from vllm_eagle_ext.memory.geometry import (
     rope_table_bytes,
     served_dtype,
 )
-from vllm_eagle_ext.memory.state_blocks import (
-    REPLAYING_TARGETS,
-    Scheme,
-    choose,
-    planned_prefix_caching,
-    runner_obstacles,
-)
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
+from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
 from vllm_eagle_ext.plan.model_files import Draft, Model, Weights, open_model, read_draft, read_weights
 from vllm_eagle_ext.plan.request import GIB, KV_DTYPES, Memory, PlanRequest, read_memory, settle_device
 

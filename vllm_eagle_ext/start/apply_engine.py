@@ -12,7 +12,8 @@ from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.families.resolved_marker import write_marker
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.memory.state_blocks import OPTION, REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.ask import asked_speculative

@@ -30,7 +30,7 @@ from vllm_eagle_ext.draft.sources import FolderSource
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.device import NEWEST_RELEASE
-from vllm_eagle_ext.memory.state_blocks import planned_prefix_caching
+from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
 from vllm_eagle_ext.releases import how_tested, is_from
 from vllm_eagle_ext.start.ask import speculative_keys

@@ -17,7 +17,7 @@ from vllm_eagle_ext.version import __version__
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.draft import DraftSpec
-    from vllm_eagle_ext.memory.state_blocks import Choice
+    from vllm_eagle_ext.memory.state_scheme import Choice
 
 logger = get_logger(__name__)
 

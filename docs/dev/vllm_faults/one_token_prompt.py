@@ -7,7 +7,7 @@ Cause: `v1/core/sched/scheduler.py`, `Scheduler.schedule` pads it to 1 + K rows,
   V1 starts from the state that the block's last owner left; V2 takes the placeholders into the state.
 Releases: 0.32 and 0.33 (run).
 Also shown by: `tests/e2e/test_one_token_prompts.py`.
-Workaround: `schedulers.py`, `build_scheduler`.
+Workaround: `start/schedulers.py`, `build_scheduler`.
 Remedy: a schedule of K.
 Can go when: only requests with computed tokens are padded.
 """

@@ -9,7 +9,7 @@ from tests.support.described import changed, problems, tiny_config
 from vllm_eagle_ext.draft.findings import Problem, Severity
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.memory.device import Device
-from vllm_eagle_ext.memory.state_blocks import OPTION
+from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start.rules import states
 from vllm_eagle_ext.start.rules.states import short_rows_are_served, state_can_be_kept

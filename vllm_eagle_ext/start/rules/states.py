@@ -8,13 +8,8 @@ from typing import Any
 
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
-from vllm_eagle_ext.memory.state_blocks import (
-    OPTION,
-    REPLAYING_TARGETS,
-    Choice,
-    choose,
-    runner_obstacles,
-)
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_scheme import OPTION, Choice, choose, runner_obstacles
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start.rules.vllm_config import (
     architecture_of,

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `vllm-eagle`.
+
+What measures is imported when a command that needs it runs, so that the others need no extra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.bench import bench, tune
+from vllm_eagle_ext.cli.check import check, convert, rule
+from vllm_eagle_ext.cli.plan import plan
+from vllm_eagle_ext.cli.selftest import selftest
+from vllm_eagle_ext.cli.terminal import Group, console, json_text
+from vllm_eagle_ext.cli.verify import verify_draft
+from vllm_eagle_ext.cli.vocabulary import vocabulary
+from vllm_eagle_ext.version import __version__
+
+# Plain help: rich's table of options cuts their names at 80 columns.
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None, context_settings={"max_content_width": 120},
+)  # fmt: skip
+
+
+def _with_example(words: str) -> Any:
+    return app.command(words.partition(" ")[0], epilog=f"Example: vllm-eagle {words}")
+
+
+# In the order in which they are listed, and used.
+_with_example("check DRAFT --target TARGET -k 4")(check)
+_with_example("rule tensors_are_complete")(rule)
+_with_example("convert DRAFT OUT --target TARGET")(convert)
+_with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
+_with_example("verify DRAFT --target TARGET --quick")(verify_draft)
+_with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)
+app.command(
+    hidden=True, add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(tune)  # fmt: skip
+_with_example("vocabulary DRAFT --target TARGET --texts answers.jsonl")(vocabulary)
+_with_example("selftest --json selftest.json")(selftest)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"vllm-eagle-ext {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def vllm_eagle(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Check, plan, test and measure draft models for vLLM.
+
+    A draft model proposes tokens, and the target checks them. Take the commands in this order.
+    """
+
+
+@_with_example("status")
+def status(as_json: parameters.AsJson = False) -> None:
+    """Tell whether vLLM will load this package here.
+
+    Exits with 0 if it will, and with 1 if it will not.
+    """
+    from vllm_eagle_ext.cli.status import read_status
+
+    lines, shown = read_status(), console()
+    is_well = all(line.ok for line in lines)
+    if as_json:
+        found = {"ok": is_well, "lines": [asdict(line) for line in lines]}
+        typer.echo(json_text(found, 0 if is_well else 1))
+    else:
+        for line in lines:
+            shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}")
+    raise typer.Exit(0 if is_well else 1)
