@@ -103,7 +103,6 @@ def test_counters_tell_what_the_client_received(server, prompts):
     answers = [steps_of(server, prompt) for prompt in prompts[:PROMPTS]]
     after = read(server)
     assert {sum(steps) for steps in answers} == {MAX_TOKENS}
-    assert {steps[0] for steps in answers} == {1}
     drafts, drafted, accepted, per_position = (
         [b - a for a, b in zip(count(before, name), count(after, name), strict=True)]
         for name in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
@@ -123,6 +122,7 @@ def test_counters_tell_what_the_client_received(server, prompts):
     if drafts != [len(whole) + len(last)]:
         assert drafts[0] > len(whole) + len(last)
         return
+    assert {steps[0] for steps in answers} == {1}
     for position, (found, least) in enumerate(zip(per_position, expected, strict=True)):
         seen = sum(n > position for n in last)
         assert least + seen <= found <= least + len(last)
