@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step times in the shapes of published pairs, without their checkpoints.
+"""Step times in the shapes of a published pair, without its checkpoints; of a hybrid: `benchmarks.gpu`.
 
-    python -m benchmarks.gpu_shapes [--only llama-8b] [--concurrency 1,8,32] [--out FOLDER]
+    python -m benchmarks.gpu_shapes [--concurrency 1,8,32] [--out FOLDER]
     python -m benchmarks.gpu_shapes --scale cpu         # smaller ones of real width, for a CPU
     python -m benchmarks.gpu_shapes --scale tiny        # any machine: proves that the script works
 
@@ -24,7 +24,6 @@ import typer
 from safetensors.torch import save_file
 
 from benchmarks.shapes.dense import LLAMA_8B, Dense
-from benchmarks.shapes.hybrid import QWEN_27B, Hybrid
 from vllm_eagle_ext.memory.device import LoadedKernels
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,14 +61,6 @@ def dtype() -> dict[str, str]:
     return {"dtype": "float32"} if falls_back else {}
 
 
-def hybrid_pair(shape: Hybrid, folder: Path) -> Pair:
-    target = write(folder / "qwen-27b" / "target", shape.target())
-    draft = write(folder / "qwen-27b" / "dflash", shape.draft(), shape.tensors())
-    k = shape.block - 1
-    engine = {"enable_prefix_caching": False}
-    return Pair("qwen-27b", target, [draft], k=k, acceptance="6.0", engine=engine)
-
-
 def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
@@ -101,7 +92,6 @@ def command(
 
 def main(
     scale: Annotated[str, typer.Option(help="real, cpu or tiny.")] = "real",
-    only: Annotated[str, typer.Option(help="llama-8b or qwen-27b; default: both.")] = "",
     concurrency: Annotated[str, typer.Option(help="As for vllm-eagle bench.")] = "1,8,32",
     prompt_tokens: Annotated[int, typer.Option()] = 1024,
     max_tokens: Annotated[int, typer.Option()] = 256,
@@ -114,29 +104,17 @@ def main(
         "build/gpu_shapes"
     ),
 ) -> None:
-    """Measure every pair without a draft, with stock vLLM and with this package."""
-    makers = {
-        "llama-8b": lambda: dense_pair(LLAMA_8B[scale], models / scale),
-        "qwen-27b": lambda: hybrid_pair(QWEN_27B[scale], models / scale),
-    }
-    names = [only] if only else list(makers)
-    if scale not in LLAMA_8B or not set(names) <= set(makers):
-        raise typer.BadParameter(
-            f"--scale {scale} --only {only}: real, cpu or tiny, of {', '.join(makers)}"
-        )
-    failed = []
-    for name in names:
-        pair = makers[name]()
-        line = command(
-            pair, concurrency=concurrency, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
-            repeats=repeats, engine=json.loads(engine),
-        )  # fmt: skip
-        line += ["--out", str(out / f"{scale}-{name}")]
-        print(" ".join(line), flush=True)
-        if subprocess.run(line, cwd=ROOT, check=False).returncode:
-            failed.append(name)
-    if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}")
+    """Measure the pair without a draft, with stock vLLM and with this package."""
+    if scale not in LLAMA_8B:
+        raise typer.BadParameter(f"--scale {scale}: real, cpu or tiny")
+    pair = dense_pair(LLAMA_8B[scale], models / scale)
+    line = command(
+        pair, concurrency=concurrency, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
+        repeats=repeats, engine=json.loads(engine),
+    )  # fmt: skip
+    line += ["--out", str(out / f"{scale}-{pair.name}")]
+    print(" ".join(line), flush=True)
+    raise SystemExit(subprocess.run(line, cwd=ROOT, check=False).returncode)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ if __name__ == "__main__":  # before vLLM is imported; tests, which import this 
 import pytest
 
 from benchmarks.machine import machine
-from benchmarks.step_model import GPUS, Gpu, Modelled, StepTimes, pair_of, read_times
+from benchmarks.step_model import GPUS, RATES, Gpu, Modelled, StepTimes, pair_of, read_times
 from tests.support.process_group import single_process_group
 from tests.support.published import Published, materialise, published
 from tests.support.virtual_clock import Clients, Loop, Served, plan_engine
@@ -46,8 +46,6 @@ from vllm_eagle_ext.plan.run import Plan, run_plans
 RESULTS = Path(__file__).parent / "results" / "virtual_clock"
 ANSWER = 512
 SCHEMES = (("none", 0), ("per_token", 3), ("replay", 3), ("per_token", 7), ("replay", 7))
-# Chance that at least so many drafts are accepted: 2.89 and 3.76 tokens a step. An assumption.
-RATES = (0.80, 0.62, 0.47, 0.35, 0.25, 0.17, 0.10)
 STEPS = {0: 1600, 3: 700, 7: 600}  # by K: an answer takes some 512, 177 and 136 of them
 DRAFTS = ("z-lab", "five full layers")
 

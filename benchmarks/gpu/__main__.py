@@ -40,16 +40,15 @@ SHARES = {"machine": 0.05, "kernels": 0.15, "engines": 0.5, "shapes": 0.1, "test
 Report = dict[str, Any]
 
 
-def run_machine(seconds: float, scale: str) -> Report:
-    """Ask a process of its own: what breaks CUDA breaks no later stage."""
-    line = [sys.executable, "-m", "benchmarks.gpu.parts"]
+def ask_process(seconds: float, *words: str) -> Report:
+    """Ask a process that prints JSON last; it is another one, so that a broken CUDA stays there."""
+    line = [sys.executable, "-m", *words]
     run = subprocess.run(
         line, cwd=ROOT, capture_output=True, text=True, timeout=max(seconds, 60), check=False
     )
     if run.returncode:
         return {"error": run.stderr[-1500:]}
     report: Report = json.loads(run.stdout.splitlines()[-1])
-    report["lines"] = [f"{name}: {value}" for name, value in report.items()]
     return report
 
 
@@ -81,7 +80,8 @@ def run_tests(seconds: float, scale: str) -> Report:
         )
     except subprocess.TimeoutExpired as stopped:
         return {"error": "out of time", "end": str(stopped.stdout)[-1500:]}
-    return {"lines": run.stdout.splitlines()[-5:], "exit_status": run.returncode}
+    report: Report = {"lines": run.stdout.splitlines()[-5:], "exit_status": run.returncode}
+    return report | ({"error": "a test failed"} if run.returncode else {})
 
 
 def write(out: Path, stage: str, report: Report) -> None:
@@ -114,8 +114,8 @@ def main(
     if find_spec("flashinfer") is None:  # whose sampler vLLM takes on CUDA without looking
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     stages: dict[str, Callable[[float], Report]] = {
-        "machine": lambda seconds: run_machine(seconds, scale),
-        "kernels": lambda seconds: kernels.run_checks(),
+        "machine": lambda seconds: ask_process(seconds, "benchmarks.gpu.parts"),
+        "kernels": lambda seconds: ask_process(seconds, "benchmarks.gpu.kernels", "checks"),
         "engines": lambda seconds: run_engines(seconds, scale, out),
         "shapes": lambda seconds: kernels.run_all_shapes(seconds, scale),
         "tests": lambda seconds: run_tests(seconds, scale),

@@ -19,6 +19,7 @@ from vllm_eagle_ext.replay.self_check.compared import run as check
 from vllm_eagle_ext.replay.self_check.results import error_line
 
 WORKERS = 8  # most of a check's time is the compiler's
+LAST = 30.0  # seconds that a worker is left for its last check
 KS, REQUESTS = (3, 7), (1, 8, 32)
 
 
@@ -77,7 +78,14 @@ def run_all_shapes(seconds: float, scale: str) -> dict[str, Any]:
         for number in range(workers)
     ]
     processes = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for line in lines]
-    results = [json.loads(line) for each in processes for line in each.communicate()[0].splitlines()]
+    results = []
+    for each in processes:
+        try:
+            printed, _ = each.communicate(timeout=max(1.0, float(until) + LAST - time.time()))
+        except subprocess.TimeoutExpired:
+            each.kill()
+            printed, _ = each.communicate()
+        results += [json.loads(line) for line in printed.splitlines()]
     wrong = [result for result in results if not result["ok"]]
     summary = f"all shapes: {len(results)} checks, {len(wrong)} wrong"
     return {"lines": [summary, *(str(each) for each in wrong[:5])], "checks": results}
@@ -100,4 +108,7 @@ def check_part(number: int, workers: int, until: float) -> None:
 
 
 if __name__ == "__main__":
-    check_part(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    if sys.argv[1] == "checks":
+        print(json.dumps(run_checks()))
+    else:
+        check_part(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

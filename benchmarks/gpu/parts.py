@@ -50,13 +50,14 @@ def main() -> None:
         "vllm": of_vllm,
         "rms_norm_error": norm_error,
     }
-    report = {}
+    report: dict[str, Any] = {}
     for name, ask in parts.items():
         try:
             report[name] = ask()
         except Exception as error:  # noqa: BLE001 - the other parts are worth having
             report[name] = f"failed: {error_line(error)}"
-    print(json.dumps(report))
+    lines = [f"{name}: {value}" for name, value in report.items()]
+    print(json.dumps(report | {"lines": lines}))
 
 
 if __name__ == "__main__":

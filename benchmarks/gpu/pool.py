@@ -99,42 +99,46 @@ def run(
     waiting = [(job, dict[str, str]()) for job in jobs]
     running: list[Running] = []
     done: dict[str, Outcome] = {}
-    while waiting or running:
-        left = until - time.monotonic()
-        # Those that end: an outcome, or another try at the next level.
-        for each in [each for each in running if each.process.poll() is not None or left <= 0]:
-            _end(each)
-            running.remove(each)
-            outcome = each.outcome()
-            if outcome.result is None and (after := _next(each.job)) and left > TURN:
-                waiting.insert(0, (after, outcome.failed_levels))
-            else:
-                done[each.job.name] = outcome
-            verdict = "ok" if outcome.result is not None else "failed"
-            print(f"{left:.0f} s left: {each.job.name}, {each.job.level}: {verdict}", flush=True)
-            store(done)
-        if left <= 0:
-            break
-        ready = [each for each in running if each.built and not each.turn]
-        busy = [each for each in running if each.turn or not each.built]
-        # Those whose speed counts: one at a time. Near the end nobody waits for what is not built.
-        if ready and left < len(ready) * TURN:
-            for each in [each for each in busy if not each.built]:
-                each.process.kill()
-        elif ready and not busy:
-            ready[0].let_go()
-        # Those that wait, while the card has room and no other's speed is measured.
-        while waiting and not ready and len(running) < at_once and left > TURN:
-            used = sum(each.job.memory for each in running)
-            if used + waiting[0][0].memory > CARD or any(
-                each.job.timed and each.turn for each in running
-            ):
+    try:
+        while waiting or running:
+            left = until - time.monotonic()
+            # Those that end: an outcome, or another try at the next level.
+            for each in [each for each in running if each.process.poll() is not None or left <= 0]:
+                _end(each)
+                running.remove(each)
+                outcome = each.outcome()
+                if outcome.result is None and (after := _next(each.job)) and left > TURN:
+                    waiting.insert(0, (after, outcome.failed_levels))
+                else:
+                    done[each.job.name] = outcome
+                verdict = "ok" if outcome.result is not None else "failed"
+                print(f"{left:.0f} s left: {each.job.name}, {each.job.level}: {verdict}", flush=True)
+                store(done)
+            if left <= 0:
                 break
-            job, failed = waiting.pop(0)
-            running.append(Running(job, folder, failed))
-        if not running and left <= TURN:
-            break
-        time.sleep(0.2)
+            ready = [each for each in running if each.built and not each.turn]
+            busy = [each for each in running if each.turn or not each.built]
+            # Those whose speed counts: one at a time. Near the end nobody waits for what is not built.
+            if ready and left < len(ready) * TURN:
+                for each in [each for each in busy if not each.built]:
+                    each.process.kill()
+            elif ready and not busy:
+                ready[0].let_go()
+            # Those that wait, while the card has room and no other's speed is measured.
+            while waiting and not ready and len(running) < at_once and left > TURN:
+                used = sum(each.job.memory for each in running)
+                if used + waiting[0][0].memory > CARD or any(
+                    each.job.timed and each.turn for each in running
+                ):
+                    break
+                job, failed = waiting.pop(0)
+                running.append(Running(job, folder, failed))
+            if not running and left <= TURN:
+                break
+            time.sleep(0.2)
+    finally:
+        for each in running:  # after Ctrl-C, too
+            _end(each)
     for job, failed in waiting:
         done[job.name] = Outcome(job=job, error="no time was left", failed_levels=failed)
     store(done)

@@ -18,11 +18,11 @@ import torch
 from benchmarks.gpu.pool import Job, Outcome
 from benchmarks.gpu_shapes import write
 from benchmarks.shapes.hybrid import QWEN_27B
+from benchmarks.step_model.modelled import RATES as CLOCK_RATES
 
 QUARTER = replace(QWEN_27B["real"], vocabulary=62080, draft_layers=1)
 POOL = int(18.09 * 2**30 / 4)  # `vllm-eagle plan`: 24 requests of 1,600 tokens at K = 3, 61 with replay
-# Chance that at least so many drafts are accepted: 2.89 and 3.76 tokens a step at K = 3 and 7.
-RATES = [0.80, 0.62, 0.47, 0.35, 0.25, 0.17, 0.10, *[0.05] * 8]
+RATES = [*CLOCK_RATES, *[0.05] * 8]  # up to K = 15
 VARIANTS = (
     ("replay", 7), ("per_token", 3), ("per_token", 7), ("none", 0), ("replay", 3), ("stock", 7),
     ("replay", 15), ("per_token", 15),

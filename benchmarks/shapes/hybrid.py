@@ -104,13 +104,6 @@ QWEN_27B = {
         draft_layers=5, draft_heads=32, draft_kv_heads=8, draft_head_dim=128,
         outputs=(1, 4, 7, 10, 13),
     ),
-    # Qwen3.5-0.8B's widths, half of its layers and an eighth of its vocabulary.
-    "cpu": Hybrid(
-        width=1024, inner=3584, layers=12, heads=8, kv_heads=2, head_dim=256, vocabulary=32000,
-        key_heads=16, value_heads=16, state_dim=128, sections=(11, 11, 10), positions=16384,
-        draft_layers=3, draft_heads=16, draft_kv_heads=8, draft_head_dim=128,
-        outputs=(1, 3, 5, 7, 9), block=8,
-    ),
     "tiny": Hybrid(
         width=192, inner=448, layers=8, heads=4, kv_heads=2, head_dim=64, vocabulary=1600,
         key_heads=2, value_heads=4, state_dim=64, sections=(3, 3, 2), positions=2048,

@@ -2,6 +2,6 @@
 """Times of a step, from a model or from what a machine measured."""
 
 from benchmarks.step_model.measured import read_times
-from benchmarks.step_model.modelled import GPUS, Gpu, Modelled, Pair, StepTimes, pair_of
+from benchmarks.step_model.modelled import GPUS, RATES, Gpu, Modelled, Pair, StepTimes, pair_of
 
-__all__ = ["GPUS", "Gpu", "Modelled", "Pair", "StepTimes", "pair_of", "read_times"]
+__all__ = ["GPUS", "RATES", "Gpu", "Modelled", "Pair", "StepTimes", "pair_of", "read_times"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.engine import ROOT
+
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
 STAGES = ("machine", "kernels", "engines", "shapes", "tests")
 
 
@@ -26,7 +26,6 @@ def test_each_stage_writes_what_it_found(tmp_path):
     assert engines["quarter replay 7"]["tokens_per_s"] > 0
     assert reports["kernels"]["exit_code"] == 0
     assert reports["shapes"]["checks"]
-    assert reports["tests"]["exit_status"] == 0
     assert str(tmp_path) not in "".join(path.read_text() for path in tmp_path.glob("*.json"))
 
 

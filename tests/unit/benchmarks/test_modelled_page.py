@@ -6,6 +6,15 @@ import json
 
 import pytest
 
+from benchmarks.gpu.texts import ON_CPUS
+from tests.support.engine import ROOT
+
+
+def test_acceptance_on_cpus_is_the_evidence():
+    page = (ROOT / "docs/dev/evidence.md").read_text(encoding="utf-8")
+    for rates in ON_CPUS.values():
+        assert f"engine {' '.join(f'{rate:.3f}'[1:] for rate in rates)}, reference" in page
+
 
 @pytest.mark.full
 def test_the_break_even_is_what_the_model_says():

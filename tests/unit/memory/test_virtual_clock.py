@@ -10,6 +10,7 @@ from packaging.version import Version
 from vllm.version import __version__ as release
 
 from benchmarks import virtual_clock
+from benchmarks.gpu.steps import POOL
 from benchmarks.step_model import GPUS, Modelled, read_times
 from benchmarks.virtual_clock import Cell, Runner
 from tests.support.virtual_clock import Load
@@ -43,6 +44,11 @@ EXACT = {
 @pytest.fixture
 def runner(tmp_path, monkeypatch):
     return Runner(tmp_path, Builder(tmp_path, monkeypatch), None)
+
+
+def test_a_quarter_has_a_quarter_of_the_memory(tmp_path):
+    budget = virtual_clock.plan_of(Cell("H100", 1024, 32, "z-lab", "per_token", 3), tmp_path).budget
+    assert budget / 4 == pytest.approx(POOL, rel=0.001)
 
 
 @pytest.mark.full

@@ -43,8 +43,6 @@ from vllm_eagle_ext.measure.reference.eagle3 import (
 )
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
 
-_BOTH_WAYS = (LayerAttention(None, False),) * 2
-
 
 @dataclass(frozen=True)
 class DFlashReference:
@@ -66,10 +64,12 @@ class DFlashReference:
     @classmethod
     def load(
         cls, folder: Path, embed_tokens: torch.Tensor, lm_head: torch.Tensor,
-        layers: Sequence[LayerAttention] = _BOTH_WAYS,
+        layers: Sequence[LayerAttention] = (),
     ) -> Self:  # fmt: skip
-        """Load the published file; embeddings and head are the target's."""
+        """Load the published file; embeddings and head are the target's. Without `layers` no layer is
+        causal or has a window."""
         config, tensors = read_draft_config(folder), read_tensors(folder)
+        layers = layers or [LayerAttention(None, False)] * config["num_hidden_layers"]
         own = {k: v for k, v in (config.get("dflash_config") or {}).items() if v is not None}
         sizes = config | own
         return cls(

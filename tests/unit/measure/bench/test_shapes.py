@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu_shapes import command, dense_pair, hybrid_pair
+from benchmarks.gpu_shapes import command, dense_pair
 from benchmarks.shapes.dense import LLAMA_8B
 from benchmarks.shapes.hybrid import QWEN_27B
 from vllm_eagle_ext.draft import TargetFacts, inspect_draft
@@ -54,7 +54,7 @@ def test_eagle3_drafts_would_be_served(scale, kind, weightless):
     assert spec.vocabulary.size == shape.draft_vocabulary
 
 
-@pytest.mark.parametrize("scale", ["real", "cpu", "tiny"])
+@pytest.mark.parametrize("scale", ["real", "tiny"])
 def test_a_dflash_draft_would_be_served(scale, weightless):
     shape = QWEN_27B[scale]
     found = inspect(shape.target(), shape.draft(), shape.tensors(), "dflash")
@@ -76,7 +76,4 @@ def test_the_command_names_every_draft(tmp_path):
     assert line.index("--dummy") - line.index("bench") == 4
     assert line[line.index("--num-prompts") + 1] == "8"
     assert '"max_model_len": 36, "seed": 1' in line[line.index("--engine") + 1]
-    line = command(hybrid_pair(QWEN_27B["tiny"], tmp_path), **setting)
-    assert line[line.index("-k") + 1] == "15"
-    assert "enable_prefix_caching" in line[line.index("--engine") + 1]
-    assert line[line.index("--synthetic-acceptance") + 1] == "6.0"
+    assert line[line.index("--synthetic-acceptance") + 1] == "0.75,0.55,0.40,0.30,0.22"
