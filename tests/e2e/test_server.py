@@ -93,7 +93,7 @@ def test_the_client_of_the_examples(server):
     """Both answers are the same, and so is how many of their drafted tokens were accepted."""
     command = [sys.executable, "-m", "examples.client", f"--base-url={server.url}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    whole, streamed = re.findall(r"(.*?)\n\[\w+\] (.+)\n", done.stdout, re.DOTALL)
+    whole, streamed = re.findall(r"(.*?)\n\[\w+\] ([^\n]+)\n", done.stdout, re.DOTALL)
     assert whole == streamed
     length, accepted, drafted = map(float, re.findall(r"[\d.]+", whole[1]))
     assert 1 < length == pytest.approx(1 + K * accepted / drafted, abs=0.005)
