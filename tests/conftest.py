@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +77,17 @@ def vllm_log():
     yield handler
     logger.removeHandler(handler)
     logger.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def prometheus(tmp_path_factory):
+    """The folder of `prometheus` and `promtool`; from Debian's package where none are installed."""
+    if found := shutil.which("promtool"):
+        return Path(found).parent
+    folder = tmp_path_factory.mktemp("prometheus")
+    download = "apt-get -qq download prometheus"
+    script = f"({download} || (apt-get -qq update && {download})) && dpkg -x prometheus_*.deb ."
+    done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"Prometheus is not installed, and Debian's package not to be had: {done.stderr}")
+    return folder / "usr/bin"

@@ -10,7 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,7 +23,7 @@ from tests.support.engine import ROOT, TINY
 from tests.support.hybrid import TARGET
 from tests.support.processes import takes_connections, tree, wait_for_end
 from tests.support.readme import blocks, commands, split
-from tests.support.server import Server
+from tests.support.server import Server, free_port, wait_until_ready
 from vllm_eagle_ext.start import metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -147,6 +149,10 @@ def test_panels_and_alerts_ask_for_what_there_is(server):
     page = read(server)
     labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
     grows = {s.name: f.type in ("counter", "histogram") for f in families(server) for s in f.samples}
+    made = {"up": SCRAPED} | {
+        rule["record"]: {"model_name", "position"} for rule in queries.rules("record")
+    }
+    labels, grows = labels | made, grows | dict.fromkeys(made, False)
     asked = {name: {label} for name, label in queries.variables(queries.load()).values()}
     for expression in queries.expressions():
         parsed = queries.parse(expression)
@@ -158,6 +164,48 @@ def test_panels_and_alerts_ask_for_what_there_is(server):
     for metric, wanted in asked.items():
         assert wanted <= labels[metric] | SCRAPED, metric
     assert {name for name in labels if name.startswith("vllm_eagle_ext:")} <= set(asked)
+
+
+def prometheus_s(url: str, question: str, **parameters: str) -> Any:
+    """What its API answers."""
+    answer = httpx.get(f"{url}/api/v1/{question}", params=parameters).json()
+    assert answer["status"] == "success", f"{answer} {parameters}"
+    return answer["data"]
+
+
+@pytest.mark.long
+def test_prometheus_answers_each_panel_and_rule(server, prompts, prometheus, tmp_path):
+    """It scrapes this server by examples/grafana/prometheus.yml, each second."""
+    text = queries.ALERTS.with_name("prometheus.yml").read_text()
+    for shown, here in {
+        "127.0.0.1:8000": f"127.0.0.1:{server.port}", ": 15s": ": 1s", ": 1m": ": 1s",
+        "[alerts.yml]": f"[{queries.ALERTS}]",
+    }.items():  # fmt: skip
+        assert shown in text
+        text = text.replace(shown, here)
+    (tmp_path / "prometheus.yml").write_text(text)
+    port = free_port()
+    command = [prometheus / "prometheus", f"--config.file={tmp_path}/prometheus.yml"]
+    command += [f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address=127.0.0.1:{port}"]
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
+    try:
+        wait_until_ready(process, url, page="-/ready")
+        for prompt in prompts[:3]:  # seconds apart, as a rate wants them
+            steps_of(server, prompt)
+            time.sleep(3)
+        for expression in queries.shown(queries.load()):
+            query = re.sub(r"\$\w+", ".+", expression.replace("$__rate_interval", "1m"))
+            assert prometheus_s(url, "query", query=query)["result"], expression
+        (group,) = prometheus_s(url, "rules")["groups"]
+        assert {rule["health"] for rule in group["rules"]} == {"ok"}, group
+        for rule in queries.rules("record"):
+            assert prometheus_s(url, "query", query=rule["record"])["result"], rule
+        assert prometheus_s(url, "alerts")["alerts"] == []
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 def test_vllm_bench_reads_the_same_acceptance(server, tmp_path):

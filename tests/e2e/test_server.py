@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import socket
+import subprocess
+import sys
 
 import httpx
 import openai
 import pytest
 
 from tests.support.dense import MAX_TOKENS, K
-from tests.support.engine import TINY
+from tests.support.engine import ROOT, TINY
 from tests.support.server import Server, assert_first_log, recipe
 
 pytestmark = pytest.mark.e2e
@@ -25,6 +28,7 @@ def server(tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "server.log"
     server = Server(draft=TINY / "postnorm", k=K, log=log)
     arguments = f"--max-num-batched-tokens={CHUNK} --max-num-seqs=8 --dtype=float32"
+    arguments += " --per-request-spec-decode-metrics=summary"
     server.command = shlex.split(recipe("serve", PORT=server.port, ARGS=arguments))
     with server as running:
         yield running
@@ -85,13 +89,14 @@ def test_streamed_completion_is_the_whole_one(client, prompts):
     assert len(pieces) < MAX_TOKENS  # a step emits several tokens at once
 
 
-def test_chat_whole_and_streamed(client):
-    messages = [{"role": "user", "content": "import os\n\ndef read(path):\n"}]
-    whole = client.chat.completions.create(messages=messages, **GREEDY).choices[0].message.content
-    stream = client.chat.completions.create(messages=messages, stream=True, **GREEDY)
-    pieces = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
-    assert whole
-    assert "".join(pieces) == whole
+def test_the_client_of_the_examples(server):
+    """Both answers are the same, and so is how many of their drafted tokens were accepted."""
+    command = [sys.executable, "-m", "examples.client", f"--base-url={server.url}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    whole, streamed = re.findall(r"(.*?)\n\[\w+\] ([^\n]+)\n", done.stdout, re.DOTALL)
+    assert whole == streamed
+    length, accepted, drafted = map(float, re.findall(r"[\d.]+", whole[1]))
+    assert 1 < length == pytest.approx(1 + K * accepted / drafted, abs=0.005)
 
 
 def counters(server) -> tuple[float, list[float]]:

@@ -30,19 +30,21 @@ def load() -> dict[str, Any]:
     return json.loads(DASHBOARD.read_text())
 
 
-def alerts() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+def rules(kind: str) -> list[dict[str, Any]]:
+    """Those that are a `record` or an `alert`."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"] if kind in rule]
 
 
 def shown(dashboard: dict[str, Any]) -> Iterator[str]:
     """The expressions of its panels."""
     for panel in dashboard["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
+        yield from (target["expr"] for target in panel.get("targets", ()))  # a row has none
 
 
 def expressions() -> list[str]:
-    """Those of panels and alerts."""
-    return [*shown(load()), *(rule["expr"] for rule in alerts())]
+    """Those of panels and rules."""
+    return [*shown(load()), *(rule["expr"] for rule in (*rules("record"), *rules("alert")))]
 
 
 def parse(expression: str) -> Asked:

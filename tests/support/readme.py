@@ -66,5 +66,5 @@ def engine_arguments(words: list[str]) -> AsyncEngineArgs:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     given = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
-    given.model = given.model_tag
+    given.model = given.model_tag or given.model  # a config file names it as `model`
     return AsyncEngineArgs.from_cli_args(given)

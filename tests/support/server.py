@@ -48,9 +48,12 @@ def assert_first_log(text: str) -> None:
 
 
 def wait_until_ready(
-    process: subprocess.Popen[bytes], root_url: str, timeout_s: float = START_TIMEOUT_S
+    process: subprocess.Popen[bytes],
+    root_url: str,
+    timeout_s: float = START_TIMEOUT_S,
+    page: str = "health",
 ) -> None:
-    """Poll the health page of a `vllm serve` until it answers.
+    """Poll a page, that of a `vllm serve`'s health, until it answers.
 
     Raises:
         RuntimeError: the process ended.
@@ -62,7 +65,7 @@ def wait_until_ready(
         if process.poll() is not None:
             raise RuntimeError(f"the server ended with status {process.returncode}")
         try:
-            if httpx.get(f"{root_url}/health", timeout=5).status_code == 200:
+            if httpx.get(f"{root_url}/{page}", timeout=5).status_code == 200:
                 return
         except httpx.TransportError:
             pass

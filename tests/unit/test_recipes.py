@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
 from tests.support import readme
@@ -35,7 +36,7 @@ from vllm_eagle_ext.cli import app
 pytestmark = pytest.mark.promise("recipes as far as they go without a GPU")
 
 FIXTURES = ROOT / "tests/fixtures"
-GUIDES = (README, USAGE, GATED, ADAPTIVE, VOCABULARY, SERVING)
+GUIDES = (README, USAGE, GATED, ADAPTIVE, VOCABULARY)
 SERVED = [
     pytest.param(command, id=split(command)[1][2])
     for guide in GUIDES
@@ -96,6 +97,24 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
     written = json.loads(words[words.index("--speculative-config") + 1])
     assert found.speculative_config == written
     assert set(written) == {"method", "model", "num_speculative_tokens"}
+
+
+def test_vllm_reads_the_config_file(monkeypatch):
+    """Its options as it would be started on each number of GPUs."""
+    monkeypatch.chdir(ROOT)
+    written = yaml.safe_load((SERVING.parent / "server.yaml").read_text())
+    shown = [split(command)[1] for block in blocks("bash", SERVING) for command in commands(block)]
+    served = [engine_arguments(words) for words in shown if words[:2] == ["vllm", "serve"]]
+    assert [found.tensor_parallel_size for found in served] == [1, 2, 2]
+    for found in served:
+        assert found.model == written["model"]
+        for key in (
+            "max-model-len",
+            "per-request-spec-decode-metrics",
+            "speculative-config",
+            "additional-config",
+        ):
+            assert getattr(found, key.replace("-", "_")) == written[key]
 
 
 def test_our_commands_are_read():
