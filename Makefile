@@ -94,5 +94,4 @@ WRITERS := tools.architecture tools.faults_page tools.readme_picture tools.shown
 docs: venv
 	@for writer in $(WRITERS); do $(BIN)/python -m $$writer --write > /dev/null || exit 1; done
 	@$(BIN)/python -c "import material" 2>/dev/null || $(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@rm -rf build/pages && mkdir -p build/pages && git ls-files -z | xargs -0 cp --parents -t build/pages
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python -m tools.website

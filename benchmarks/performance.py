@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gated figure of docs/performance.md: `vllm-eagle bench` on a tiny pair, on a CPU.
 
-    python -m benchmarks.performance
+    python -m benchmarks.performance              measures and draws
+    python -m benchmarks.performance --picture    draws the committed results
 
 It is measured anew in build/performance/gated/; report.json goes to benchmarks/results/performance/, the
 picture to docs/images/. `benchmarks.guard` runs other pairs with the same settings.
@@ -15,9 +16,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from tools.readme_picture import SCHEMES, STYLE
 
 BUILD = Path("build/performance")
-RESULTS, PICTURES = Path("benchmarks/results/performance"), Path("docs/images")
+RESULTS = Path("benchmarks/results/performance/gated.json")
+PICTURE = Path("docs/images/gated_speedup.png")
 # Engines in the process of their client, so that two cores do not wait for six processes.
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
@@ -33,6 +38,8 @@ DENSE = f"--target examples/tiny/target {_COMMON}"
 HYBRID = f"examples/tiny/dflash --target examples/tiny/hybrid_target {_COMMON}"
 POSTNORM, GATED = (f"examples/tiny/{name}" for name in ("postnorm", "gated"))
 
+# Colours and hatch of the other picture.
+BARS = {"stock": SCHEMES["per_token"], "ours": SCHEMES["replay"]}
 # What stock loads by halves.
 GATED_BENCH = f"{DENSE} {SHORT} {GATED} -k 4 --concurrency 1 --repeats 1 --rounds 2 --num-prompts 24"
 
@@ -50,13 +57,40 @@ def run(bench: str, out: Path) -> int:
     return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode
 
 
+def draw(report: dict[str, Any]) -> None:
+    """Draw a bar for plain vLLM and one for this package; whiskers reach from round to round."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = {"stock": "plain vLLM", "ours": "this package"}
+    gains = {row["variant"]["way"]: row["speedup"] for row in report["rows"] if row["speedup"]}
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 3.4), layout="constrained", dpi=130)
+        FigureCanvasAgg(figure)
+        panel = figure.subplots()
+        for place, way in enumerate(names):
+            gain = gains[way]
+            whiskers = [[gain["median"] - gain["low"]], [gain["high"] - gain["median"]]]
+            panel.bar(place, gain["median"], 0.55, yerr=whiskers, capsize=4, **BARS[way])
+            panel.text(place + 0.04, gain["median"], f"{gain['median']:.2f}x", va="bottom")
+        panel.axhline(1, color="#777777", linewidth=1.2)
+        panel.text(-0.47, 1.02, "no draft", color="#555555")
+        panel.set_xticks(range(len(names)), list(names.values()))
+        panel.set_xlim(-0.5, len(names) - 0.5)
+        panel.set_ylabel("tokens/s over those without a draft")
+        panel.set_title(f"Tiny gated draft, K = 4, one request\n{report['context']['device']}")
+        figure.savefig(PICTURE)
+
+
 def main() -> None:
-    out = BUILD / "gated"
-    if status := run(GATED_BENCH, out):
-        raise SystemExit(status)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    shutil.copy(out / "report.json", RESULTS / "gated.json")
-    shutil.copy(out / "speedup.png", PICTURES / "gated_speedup.png")
+    if "--picture" not in sys.argv[1:]:
+        out = BUILD / "gated"
+        if status := run(GATED_BENCH, out):
+            raise SystemExit(status)
+        RESULTS.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(out / "report.json", RESULTS)
+    draw(json.loads(RESULTS.read_text()))
 
 
 if __name__ == "__main__":

@@ -123,13 +123,19 @@ def rows(found: Sequence[Found]) -> Iterator[tuple[str, ...]]:
     listed = [one for one in found if _LISTED.fullmatch(one.draft.checkpoint)]
     names: dict[tuple[str, ...], list[str]] = {}
     for one in sorted(listed, key=lambda one: one.draft.checkpoint.lower()):
-        names.setdefault(one.cells, []).append(f"`{_name(one.draft)}`{_MARKS[known(one.draft)]}")
+        names.setdefault(one.cells, []).append(f"{_linked(one.draft)}{_MARKS[known(one.draft)]}")
     return ((", ".join(those), *cells) for cells, those in names.items())
 
 
 def _name(draft: Published) -> str:
     """A folder of a repository as `vllm-eagle check` takes it: OWNER/NAME/FOLDER."""
     return draft.checkpoint.replace(", folder ", "/")
+
+
+def _linked(draft: Published) -> str:
+    """Link a name to the card of its repository, or to the publisher of one whose name is not known."""
+    card = draft.checkpoint.split(",")[0]
+    return f"[`{_name(draft)}`](https://huggingface.co/{card})"
 
 
 def main() -> None:
