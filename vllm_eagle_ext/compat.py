@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that replaces names of vLLM's in a start.
+"""The only module that replaces names of vLLM's in a start; each docstring says why, and until when.
 
-`python -m vllm_eagle_ext.start.touched` prints what the docstrings here say. Facts of single releases
-also stand where they matter, each next to the code that they explain.
+`plugin` lists what the package adds or sets besides. Facts of single releases also stand where they
+matter, each next to the code that they explain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
+from vllm_eagle_ext.version import TESTED_VLLM, is_tested
 
 logger = get_logger(__name__)
 
@@ -151,9 +151,7 @@ def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
     if commit_on_v1 is not None:
         _install_commit_on_v1(commit_on_v1)
     install_cpu_workarounds()
-    logger.debug(
-        "vLLM's names are wrapped in this worker; python -m vllm_eagle_ext.start.touched lists them."
-    )
+    logger.debug("vLLM's names are wrapped in this worker; vllm_eagle_ext.compat says which.")
 
 
 def _install_commit_on_v1(commit: CommitOnV1) -> None:

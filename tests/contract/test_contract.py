@@ -13,7 +13,7 @@ from tests.contract.check import check, failures, folder_source, installed_sourc
 from tests.contract.surface import SURFACE, Name
 from tests.contract.surface_described import DESCRIBED_CUDA
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.start.rules.model_source import has_interface
+from vllm_eagle_ext.start.rules.target import has_interface
 
 pytestmark = pytest.mark.promise("vLLM has every name and behaviour that the package uses")
 

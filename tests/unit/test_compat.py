@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.releases import is_tested
+from vllm_eagle_ext.version import is_tested
 
 
 @pytest.mark.parametrize(

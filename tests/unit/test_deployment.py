@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.engine import ROOT
 from tests.support.readme import engine_arguments
-from vllm_eagle_ext.releases import was_run
+from vllm_eagle_ext.version import RUN_VLLM, is_tested
 
 DOCKERFILE = ROOT / "examples/docker/Dockerfile"
 SERVICE, DEPLOYMENT = yaml.safe_load_all((ROOT / "examples/kubernetes/server.yaml").read_text())
@@ -39,7 +39,7 @@ def test_the_image_is_vllm_s_with_one_layer():
     assert [name for name, _ in instructions] == ["FROM", "RUN"]
     image, tag = instructions[0][1].split(":v")
     assert image == "vllm/vllm-openai"
-    assert was_run(tag)
+    assert is_tested(tag, RUN_VLLM)
 
 
 def closure(name: str, found: set[str]) -> set[str]:

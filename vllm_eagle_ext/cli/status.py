@@ -13,10 +13,8 @@ from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.log import NAME as LOGGED
 from vllm_eagle_ext.memory.device import loaded_kernels
-from vllm_eagle_ext.releases import how_tested, is_tested
-from vllm_eagle_ext.start.ask import usual_runner
 from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
-from vllm_eagle_ext.version import INSTALL_VLLM, __version__
+from vllm_eagle_ext.version import INSTALL_VLLM, __version__, how_tested, is_tested
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 
@@ -109,24 +107,4 @@ def _loaded() -> Iterator[StatusLine]:
         yield StatusLine(False, f"vLLM finds {found} here; this package needs a CPU or CUDA build")
         return
     yield StatusLine(True, f"vLLM would run on: {device}")
-    yield from _runner_and_replay(device)
     yield StatusLine(True, f"look for this line in the log of a start: {LOGGED}: Drafting is on: ..")
-
-
-def _runner_and_replay(device: str) -> Iterator[StatusLine]:
-    """Foresee both by the rules of a start; a model and its options have their word too."""
-    runner, forced = usual_runner(), os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
-    if forced is not None:
-        why = f"VLLM_USE_V2_MODEL_RUNNER={forced}"
-    elif runner == "v2":
-        why = "unless a start needs V1; its log says so"
-    else:
-        why = "V2 needs Triton, which is not usable here"
-    yield StatusLine(True, f"vLLM's model runner: {runner.upper()} ({why})")
-    if device == "cpu":
-        replay = "yes, with --dtype bfloat16" + (
-            " and --no-enable-prefix-caching" if runner == "v1" else ""
-        )
-    else:
-        replay = "yes" if runner == "v2" else "no: on a GPU it needs the runner V2"
-    yield StatusLine(True, f"replay for hybrid targets: {replay}")

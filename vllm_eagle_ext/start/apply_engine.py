@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.families.resolved_marker import write_marker
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.ask import asked_speculative
@@ -128,43 +125,3 @@ def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options) -> N
             replay_kernels=options.replay_kernels,
         )
         compat.use_architecture(target, REPLAYING_TARGETS[architecture])
-
-
-def require_followed(options: Options, model: str) -> None:
-    """Refuse what only this package's drafters follow, for a draft that plain vLLM loads unchecked.
-
-    Raises:
-        OptionsError: a window or a vocabulary of the draft is asked for.
-    """
-    for name in ("draft_vocabulary", "draft_window"):
-        if (value := getattr(options, name)) is not None:
-            raise OptionsError(
-                field=f"additional_config.eagle_ext.{name}",
-                value=value,
-                allowed=f"no value for the draft {model!r}, which plain vLLM loads",
-                remedy="leave the option out, or name a draft that `vllm-eagle check` approves",
-            )
-
-
-def require_drafts(options: Options) -> None:
-    """Refuse what is of no use in a run without drafts, which has nothing to replay or verify.
-
-    Raises:
-        HybridStateError: replay is asked for.
-        OptionsError: adaptive verification or a draft vocabulary is.
-    """
-    for name in ("adaptive_verification", "draft_vocabulary"):
-        if value := getattr(options, name):
-            raise OptionsError(
-                field=f"additional_config.eagle_ext.{name}",
-                value=value,
-                allowed=f"{json.dumps(Options.model_fields[name].default)} without a speculative config",
-                remedy="leave the option out, or name a draft",
-            )
-    if options.hybrid_state == "replay":
-        raise HybridStateError(
-            field=OPTION,
-            value="replay",
-            allowed="'auto' or 'per_token' without a speculative config",
-            remedy="leave the option out, or name a draft",
-        )

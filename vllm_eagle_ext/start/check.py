@@ -7,13 +7,18 @@ What vLLM makes of the whole command is for a dry start (`dry.py`), or for the e
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from vllm_eagle_ext.draft import (
     DraftFiles,
+    DraftSpec,
     Inspection,
     TargetFacts,
     inspect_draft,
@@ -24,18 +29,17 @@ from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel
-from vllm_eagle_ext.draft.rules.request import wanted_runner
+from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
 from vllm_eagle_ext.draft.sources import FolderSource
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
-from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.memory.device import NEWEST_RELEASE
+from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
+from vllm_eagle_ext.memory.device import NEWEST_RELEASE, OLDEST_RELEASE
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
-from vllm_eagle_ext.releases import how_tested, is_from
 from vllm_eagle_ext.start.ask import speculative_keys
-from vllm_eagle_ext.start.platforms import find_platform, read_release, usual_k
-from vllm_eagle_ext.version import installed_vllm
+from vllm_eagle_ext.start.described import DEVICES
+from vllm_eagle_ext.version import how_tested, installed_vllm, is_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,8 @@ class CheckResult:
 
     @property
     def tensor_parallel_size(self) -> int:
-        return int(self.request.engine.get("tensor_parallel_size") or 1)
+        ranks = self.request.engine.get("tensor_parallel_size")
+        return ranks if isinstance(ranks, int) else 1  # vLLM has its words for others
 
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
@@ -117,7 +122,6 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
             return checked
     # What is asked.
     options = parse_options({KEY: request.options})
-    _refuse_no_counts(request.engine)
     request = _with_speculative(request)
     platform, why, needs_aux_states = _platform(request)
     draft_request = DraftRequest(
@@ -204,16 +208,6 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     return replace(request, method=method) if request.method is None and type(method) is str else request
 
 
-def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
-    for name, unit in (("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages")):
-        count = engine.get(name, 1)
-        if type(count) is not int or count < 1:
-            raise SpeculativeConfigError(
-                field=f"--engine: {name}", value=count, allowed="a whole number above 0",
-                remedy=f"give the number of {unit}, or leave it out for one",
-            )  # fmt: skip
-
-
 def _look_at_weights(target: str, folder: Path) -> None:
     """Refuse a target whose files are not what their names say.
 
@@ -236,3 +230,66 @@ def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles
         subfolders=request.subfolders,
         on_values=on_values,
     )
+
+
+PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
+_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
+
+
+def usual_k(spec: DraftSpec | None) -> int:
+    """Return the K that a draft was trained for, or 3."""
+    if spec is None:
+        return 3
+    most = spec.most_drafted
+    # A file that states more than any training unrolls is not followed.
+    stated = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
+    usual = stated or most or 3
+    return min(usual, most) if most else usual
+
+
+def find_platform(asked: str) -> tuple[str, str]:
+    """Find the platform that a check is for, and why it is assumed.
+
+    Args:
+        asked: one of PLATFORMS.
+
+    Raises:
+        SpeculativeConfigError: another word.
+    """
+    if asked not in PLATFORMS:
+        raise SpeculativeConfigError(
+            field="--platform", value=asked, allowed=", ".join(PLATFORMS),
+            remedy="leave it out for the platform of the vLLM that is installed",
+        )  # fmt: skip
+    return _installed() if asked == "auto" else (asked.partition(":")[0], "as --platform says")
+
+
+def _installed() -> tuple[str, str]:
+    found = installed_vllm()
+    if found is None:
+        has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
+        why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
+        return "cuda", f"no vLLM is installed here, {why}"
+    build = next((build for build in _BUILDS if build in found.partition("+")[2]), "cuda")
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        build = "cpu"
+    return build, f"vLLM {found} is installed here ({how_tested(found)})"
+
+
+def read_release(asked: str) -> str:
+    """Return a release that is given by --vllm.
+
+    Raises:
+        OptionsError: it is none, or older than those that are known.
+    """
+    try:
+        release = Version(asked)
+        is_known = release >= Version(OLDEST_RELEASE)
+    except ValueError:  # InvalidVersion is one, and what Python says of thousands of digits
+        is_known = False
+    if not is_known:
+        raise OptionsError(
+            field="--vllm", value=asked, allowed=f"a release from {OLDEST_RELEASE} on, such as "
+            f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
+        )  # fmt: skip
+    return release.public

@@ -22,8 +22,7 @@ from vllm_eagle_ext.draft.stock_gaps import stock_gaps, unread_names
 from vllm_eagle_ext.draft.tensors import canonical_name
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.printable import shell_line
-from vllm_eagle_ext.start.check import CheckResult
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import CheckResult, usual_k
 from vllm_eagle_ext.start.serve import serve_command
 
 # Warnings of what only acceptance under an option decides.

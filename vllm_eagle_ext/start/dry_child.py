@@ -84,7 +84,7 @@ def warm(device: str | None) -> None:
 
 def answer(request: DryRequest) -> dict[str, Any]:
     """Make vLLM's config for a request, and say what was found on the way."""
-    from vllm_eagle_ext.start import described, inspect_start, messages, vllm_says
+    from vllm_eagle_ext.start import build, described, messages, vllm_says
 
     # The command's words. Of the draft's files only what the parent has read is judged.
     try:
@@ -95,7 +95,7 @@ def answer(request: DryRequest) -> dict[str, Any]:
         return {"not_asked": _REMOTE}
     described.give_devices(words.tensor_parallel_size * words.pipeline_parallel_size)
     speculative = dict(words.speculative_config or {})
-    inspect_start.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
+    build.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
     # vLLM's config, with what rules find on the way. The error that ends it is the last finding.
     config, settled = None, {}
     with messages.collecting() as collected:

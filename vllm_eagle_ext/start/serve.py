@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.draft.registry import drafter_of
@@ -16,7 +15,7 @@ from vllm_eagle_ext.draft.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import shell_line
 from vllm_eagle_ext.start.ask import speculative_keys
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import usual_k
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.start.check import CheckRequest, CheckResult
@@ -26,7 +25,6 @@ CPU_MEMORY = 0.3
 # Keywords of LLM() that the command repeats.
 _PASSED_ON = {"revision": "--revision", "model_impl": "--model-impl"}
 _CACHING, _MEMORY = "enable-prefix-caching", "gpu-memory-utilization"
-_NODES = Path("/sys/devices/system/node")
 
 
 def serve_command(result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()) -> str:
@@ -88,17 +86,10 @@ def _option(name: str, value: str) -> list[str]:
 def serve_environment(result: CheckResult) -> dict[str, str]:
     """Return the variables that the command sets."""
     spec, draft_request = result.inspection.spec, result.draft_request
-    if result.platform == "cpu":
-        # vLLM binds each rank to a NUMA node of its own.
-        crowded = result.tensor_parallel_size > _numa_nodes()
-        return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if crowded else {}
-    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states) if spec else None
+    if spec is None or result.platform == "cpu":  # which has one runner
+        return {}
+    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states)
     return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
-
-
-def _numa_nodes() -> int:
-    nodes = list(_NODES.glob("node[0-9]*")) if _NODES.is_dir() else []
-    return max(1, len(nodes))
 
 
 def speculative_config(result: CheckResult) -> dict[str, Any]:

@@ -15,11 +15,9 @@ from tests.support.drafting import resolve_draft
 from tests.support.drafts import TARGET, inspect, valid_draft, write
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.start.apply_engine import require_drafts
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 from vllm_eagle_ext.start.rules.draft_vocabulary import (
-    draft_vocabulary_is_used,
+    draft_options_are_followed,
     quantises_head,
     rows_can_be_kept,
 )
@@ -117,17 +115,15 @@ def test_check_names_the_size(tmp_path):
     assert spec.head_bytes == 2 * 70 * spec.hidden_size
 
 
-def test_without_a_draft():
-    with pytest.raises(OptionsError, match=r"draft_vocabulary is 'ids\.json'. Allowed: null without"):
-        require_drafts(Options(draft_vocabulary="ids.json"))
-
-
-@pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])
-def test_another_method(method, refused):
-    config = changed(tiny_config(), speculative_config__method=method)
-    found = problems(draft_vocabulary_is_used, config, draft_vocabulary="ids.json")
-    assert len(found) == refused
-    assert not problems(draft_vocabulary_is_used, config)
+@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}], ids=str)
+@pytest.mark.parametrize(("drafts", "is_ours"), [(True, True), (True, False), (False, False)])
+def test_options_of_a_draft_that_does_not_follow_them(tmp_path, option, drafts, is_ours):
+    """Without any draft nothing has a window."""
+    config = tiny_config() if drafts else changed(tiny_config(), speculative_config=None)
+    case = inspect(valid_draft("native"), tmp_path).case if is_ours else None
+    found = problems(draft_options_are_followed, config, case, **option)
+    assert len(found) == (not is_ours and (drafts or "draft_vocabulary" in option))
+    assert not problems(draft_options_are_followed, config, case)
 
 
 def test_a_draft_that_is_left_to_vllm(tmp_path):

@@ -14,9 +14,7 @@ from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.start.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
 from vllm_eagle_ext.draft.case import DraftRequest
-from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.start.inspect_start import inspect_start
+from vllm_eagle_ext.start.build import inspect_start
 
 
 def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
@@ -114,14 +112,6 @@ ELSEWHERE = SimpleNamespace(
 def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
     assert inspect_start(ELSEWHERE, None, DraftRequest(method="eagle3")) is None
     assert vllm_log.containing("not checked")
-
-
-@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
-def test_other_storage_follows_no_option(option):
-    (name,) = option
-    request = DraftRequest(method="eagle3", options=Options(**option))
-    with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
-        inspect_start(ELSEWHERE, None, request)
 
 
 def test_peagle_keeps_the_norms_that_vllms_converter_drops(target, tmp_path):

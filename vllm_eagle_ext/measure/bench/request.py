@@ -27,8 +27,7 @@ from vllm_eagle_ext.measure.prompts import (
     tokenizer_keywords,
 )
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
-from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check, usual_k
 from vllm_eagle_ext.start.rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.start.serve import as_decided, speculative_config
 

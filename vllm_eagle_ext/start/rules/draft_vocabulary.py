@@ -14,7 +14,6 @@ from vllm_eagle_ext.draft.vocabulary import OPTION
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.options import Options
 
-METHODS = ("eagle3", "dflash")
 _ROWS = 64  # vLLM pads a head to a multiple
 _QUANTISED_COPY = "draft_lm_head_quantization"  # vLLM's, since 0.33
 # They load whole modules, and end with what this package follows; others write into weights.
@@ -78,16 +77,20 @@ def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_vocabulary_is_used(config: Any, options: Options) -> Iterable[Problem]:
-    """Refuse the option where another draft runs, which would not follow it."""
+def draft_options_are_followed(
+    config: Any, options: Options, case: Case | None = None
+) -> Iterable[Problem]:
+    """Refuse what only this package's drafters follow, where none of them drafts."""
     speculative = config.speculative_config
-    if options.draft_vocabulary is not None and speculative and speculative.method not in METHODS:
-        yield Problem(
-            field=OPTION,
-            value=options.draft_vocabulary,
-            allowed=f"no value but with {' and '.join(METHODS)} drafts",
-            remedy="leave the option out",
-        )
+    names = ("draft_vocabulary", "draft_window") if speculative else ("draft_vocabulary",)
+    for name in names:
+        if case is None and (value := getattr(options, name)) is not None:
+            yield Problem(
+                field=f"additional_config.eagle_ext.{name}",
+                value=value,
+                allowed="no value without a draft that this package serves",
+                remedy="leave the option out, or name a draft that `vllm-eagle check` approves",
+            )
 
 
 def quantises_head(config: Mapping[str, Any]) -> bool:

@@ -13,8 +13,8 @@ from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.stock_gaps import stock_gaps
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
 from vllm_eagle_ext.memory.device import loaded_kernels
-from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
 from vllm_eagle_ext.start.rules.vllm_config import device_of, dtype_of
+from vllm_eagle_ext.version import TESTED_VLLM, is_tested
 
 BF16_FALLBACK = (
     "This CPU has no AVX-512, so that vLLM multiplies bfloat16 by a fallback. The fallback takes K + 1 "

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from tests.support import warm_child
 from tests.support.checkpoints import tiny_draft, write_target
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.start import dry, dry_process
+from vllm_eagle_ext.start import dry
 from vllm_eagle_ext.version import installed_vllm
 
-START_CHILD = dry_process.start_child
+START_CHILD = dry.start_child
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_cold_child_writes_nothing_beside_its_folder(cpu, draft, tmp_path, mon
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.chdir(home)
-    monkeypatch.setattr(dry_process, "WALL_S", 300)  # of a machine that other tests share
+    monkeypatch.setattr(dry, "WALL_S", 300)  # of a machine that other tests share
     (home / "vllm.py").write_text("raise SystemExit('not vLLM')")
     before = {path.name for path in draft.iterdir()}
     result = cpu(draft)
@@ -64,7 +64,7 @@ def test_a_cold_child_writes_nothing_beside_its_folder(cpu, draft, tmp_path, mon
     ],
 )
 def test_limits(cpu, draft, monkeypatch, limit, value, words):
-    monkeypatch.setattr(dry_process, limit, value)
+    monkeypatch.setattr(dry, limit, value)
     result = cpu(draft)
     assert result.exit_code == 2
     assert words in result.output

@@ -12,7 +12,7 @@ from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from tests.unit.cli.output import refusal, serve_line
 from vllm_eagle_ext import version
-from vllm_eagle_ext.start import platforms
+from vllm_eagle_ext.start.check import find_platform
 
 HYBRID = ("--target", str(TINY / "hybrid_target"))
 ON_CPU = ("--platform", "cpu")
@@ -58,14 +58,6 @@ def test_ranks(check, draft, ranks, code):
     else:
         found = serve_line(result)[1].get("--tensor-parallel-size")
         assert found == (None if ranks == "1" else ranks)
-
-
-def test_ranks_of_a_cpu_are_bound_to_its_nodes_or_to_none(check, draft, monkeypatch, tmp_path):
-    for nodes, forced in ((1, "VLLM_CPU_OMP_THREADS_BIND=nobind "), (2, "")):
-        (tmp_path / f"nodes/node{nodes - 1}").mkdir(parents=True)
-        monkeypatch.setattr("vllm_eagle_ext.start.serve._NODES", tmp_path / "nodes")
-        result = check(draft, *ON_CPU, "--tp", "2")
-        assert result.stdout.splitlines()[-1].startswith(f"{forced}vllm serve ")
 
 
 def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
@@ -133,7 +125,7 @@ def test_platform_of_the_installed_vllm(monkeypatch, versions, name, why):
 
     monkeypatch.delenv("VLLM_TARGET_DEVICE", raising=False)
     monkeypatch.setattr(version, "version", found_version)
-    found = platforms.find_platform("auto")
+    found = find_platform("auto")
     assert found[0] == name
     assert found[1].startswith(why)
 
