@@ -52,7 +52,7 @@ def test_acts_at_once_on_a_loaded_module(monkeypatch):
     assert seen == [module]
 
 
-def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
+def test_acts_after_a_later_import(monkeypatch, tmp_path):
     (tmp_path / "eagle_ext_late.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
@@ -60,7 +60,6 @@ def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     def first(module):
         seen.append(module.VALUE)
 
-    compat.when_loaded("eagle_ext_late", first)
     compat.when_loaded("eagle_ext_late", first)
     compat.when_loaded("eagle_ext_late", lambda module: seen.append("another"))
     importlib.util.find_spec("eagle_ext_late")  # a look is no import
@@ -101,7 +100,7 @@ def test_commit_on_v1_runs_after_vllms_own_and_once():
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
     for _ in "ab":
-        compat._wrap_update_states(module, lambda runner, ids: calls.append(("commit", ids)))
+        compat._commit_on_v1(lambda runner, ids: calls.append(("commit", ids)), module)
     Runner()._update_states_after_model_execute("ids", "output")
     assert calls == [("vllm", "ids", "output"), ("commit", "ids")]
 
@@ -123,9 +122,9 @@ def test_settings_reach_the_rows_of_their_requests():
     """Temperatures in which 0 stands for greedy, and a request without drafts."""
     module = types.ModuleType("sampler")
     module.expand_batch_to_tokens = None
-    compat._wrap_expand(module)
+    compat._repair_sampling(module)
     expand = module.expand_batch_to_tokens
-    compat._wrap_expand(module)
+    compat._repair_sampling(module)
     assert module.expand_batch_to_tokens is expand
     ends = torch.tensor([2, 2, 5])
     rows = expand(torch.tensor([0.7, 1.3, 0.0]), ends, 5, replace_from=0, replace_to=1)
@@ -162,7 +161,7 @@ def test_steps_without_drafts_are_sampled_plainly(longest, handed_over, budgets)
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
     for _ in "ab":
-        compat._wrap_sample(module)
+        compat._sample_plainly(module)
     metadata = None if longest is None else types.SimpleNamespace(max_spec_len=longest)
     assert Runner()._sample("logits", metadata) == ("logits", metadata if handed_over else None)
     assert budgets is None or budgets.in_spec_mode
@@ -195,7 +194,7 @@ def test_thinking_ends_in_the_row_of_its_request(budgeted):
 
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
-    compat._wrap_sample(module)
+    compat._sample_plainly(module)
     logits = Runner()._sample(torch.zeros(3, 9), types.SimpleNamespace(max_spec_len=0))
     assert [row for row in range(3) if logits[row, END] > 0] == list(budgeted)
     assert int((logits > 0).sum()) == len(budgeted)
@@ -227,8 +226,8 @@ def test_the_token_behind_a_chunk_is_found_while_drafts_are_proposed():
 
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
-    compat._wrap_propose(module)
-    compat._wrap_propose(module)
+    compat._repair_chunks(module)
+    compat._repair_chunks(module)
     runner = Runner()
     assert runner.propose_draft_token_ids("output") == "output"
     assert seen == [[17, 40, 9, 7]]
@@ -241,7 +240,7 @@ def test_workarounds_are_installed_on_a_cpu_alone(monkeypatch, cpu, replaced):
     wrapped = []
     monkeypatch.setattr(platforms.current_platform, "is_cpu", lambda: cpu)
     monkeypatch.setattr(compat, "when_loaded", lambda _, wrap: wrap("module"))
-    for wrap in ("_wrap_expand", "_wrap_propose", "_wrap_sample"):
+    for wrap in ("_repair_sampling", "_repair_chunks", "_sample_plainly"):
         monkeypatch.setattr(compat, wrap, lambda _, name=wrap: wrapped.append(name))
     compat.install_cpu_workarounds()
     assert len(wrapped) == replaced

@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.log import NAME as LOGGED
-from vllm_eagle_ext.memory.device import loaded_kernels
-from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__, how_tested, is_tested
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
@@ -31,7 +29,7 @@ def read_status() -> list[StatusLine]:
     if find_spec("vllm") is None:
         return [*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")]
     try:
-        lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
+        lines += [_release(vllm_version()), *_command(), *_loaded()]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
         lines.append(StatusLine(False, cannot_import(error)))
     return lines
@@ -69,23 +67,6 @@ def _allowed() -> StatusLine:
     if names is None or NAME in names.split(","):
         return StatusLine(True, f"VLLM_PLUGINS lets {NAME} load")
     return StatusLine(False, f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name")
-
-
-def _cpu() -> Iterator[StatusLine]:
-    """Say what this CPU lacks, where vLLM runs on it."""
-    kernels = loaded_kernels()
-    if kernels is None:
-        return
-    if not kernels.bf16:
-        yield StatusLine(True, BF16_FALLBACK)
-    lacking = {
-        "packed into integers (AWQ, GPTQ, W4A16)": kernels.packed_weights,
-        "of eight-bit integers (W8A8)": kernels.exact_int8,
-    }
-    if refused := " or ".join(name for name, is_there in lacking.items() if not is_there):
-        yield StatusLine(
-            True, f"this CPU has no kernel of vLLM's for weights {refused}: such drafts are refused"
-        )
 
 
 def _loaded() -> Iterator[StatusLine]:

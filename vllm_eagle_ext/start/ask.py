@@ -66,6 +66,8 @@ def draft_request(
     Args:
         method: that vLLM took from words in the draft's path.
     """
+    from vllm.model_executor.models.registry import ModelRegistry
+
     asked = asked_speculative(engine_args)
     method, k = method or asked.get("method"), asked.get("num_speculative_tokens")
     in_parallel = bool(asked.get("parallel_drafting"))
@@ -76,7 +78,7 @@ def draft_request(
         runner=_runner(engine_args, target, parallel, speculative),
         parallel_drafting=in_parallel or method_drafts_in_parallel(method),
         v2_needs_aux_states=not is_from(compat.vllm_version(), "0.33"),
-        registered=compat.registered_architectures(),
+        registered=frozenset(ModelRegistry.get_supported_archs()),
     )  # fmt: skip
 
 

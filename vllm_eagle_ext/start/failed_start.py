@@ -178,39 +178,21 @@ def _note(error: BaseException) -> None:
 
 def line_of(error: BaseException) -> str:
     """Give an error's name and the line of its message that tells; without one, the code that raised."""
-    name, first, others = _told(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    if found := _of_pydantic(error):
-        line = f"{name}: {found}"
-    elif first and is_pointer(first):
-        line = next(filter(telling, others), f"{name}: {first}")
-    elif first:
-        line = f"{name}: {first}"
-    else:
-        at = frames[-1] if frames else None
-        line = f"{name}: {at.line} ({at.filename}:{at.lineno})" if at else name
-    return line[:_MOST_CHARACTERS]
-
-
-def _told(error: BaseException) -> tuple[str, str, list[str]]:
-    """Split an error into its name, the first line of its message that is not blank, and the others."""
-    told = "".join(traceback.format_exception_only(error)).strip()
-    # Python shows the code of a SyntaxError first.
-    at = max(told.find(f"{type(error).__name__}: ") if isinstance(error, SyntaxError) else 0, 0)
-    name = told[at:].splitlines()[0].partition(":")[0]
-    message = told[at + len(name) :].removeprefix(":").strip()
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError):  # whose code Python shows first
+        said = said[max(said.find(f"{type(error).__name__}: "), 0) :]
+    name = said.splitlines()[0].partition(":")[0]
+    message = said[len(name) :].removeprefix(":").strip()
     first, *others = [line.strip() for line in message.splitlines()] or [""]
-    return name, first, others
-
-
-def _of_pydantic(error: BaseException) -> str | None:
-    """Give what a pydantic error tells: its message begins and ends with lines that tell nothing."""
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return None
-    first = error.errors()[0]
-    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+    with contextlib.suppress(Exception):  # pydantic's message begins and ends with lines of no use
+        mistake = error.errors()[0]  # type: ignore[attr-defined]
+        first = ": ".join(filter(None, [".".join(map(str, mistake["loc"])), mistake["msg"]]))
+    line = f"{name}: {first}" if first else name
+    if is_pointer(first):
+        line = next(filter(telling, others), line)
+    elif not first and (frames := traceback.extract_tb(error.__traceback__)):
+        line = f"{name}: {frames[-1].line} ({frames[-1].filename}:{frames[-1].lineno})"
+    return line[:_MOST_CHARACTERS]
 
 
 def _tell(before: _Hook, owner: int, *raised: Any) -> None:

@@ -30,29 +30,6 @@ _HOLDING_ANY = frozenset(
         "PixtralForConditionalGeneration",
     }
 )  # fmt: skip
-# Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
-V1_IMAGE_TOKEN_CLASSES = (
-    "BailingMoeV3VLForConditionalGeneration",
-    "Cohere2VisionForConditionalGeneration",
-    "Exaone4_5_ForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",
-    "GlmOcrForConditionalGeneration",
-    "HunYuanVLForConditionalGeneration",
-    "InternS2PreviewForConditionalGeneration",
-    "KimiK25ForConditionalGeneration",
-    "KimiK3ForConditionalGeneration",
-    "MiMoV2OmniForCausalLM",
-    "NemotronH_Nano_VL_V2",
-    "PixtralForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3VLMoeForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
-)
-
 _MUCH_OF_A_STEP = 0.1  # of the target
 # Whose class takes the config's `image_token_id` for it, before the draft is loaded.
 IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
@@ -83,7 +60,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     if runner_of(config) != "v1":
         return
     served_by = class_with_images(config)
-    if served_by in (None, *V1_IMAGE_TOKEN_CLASSES, *IMAGE_TOKEN_ID_CLASSES):
+    if served_by in (None, *IMAGE_TOKEN_ID_CLASSES, *classes_known_to_v1()):
         return
     # Which V1 reads of those that it knows.
     stated = getattr(config.model_config.hf_config, "image_token_id", None)
@@ -92,7 +69,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
         field=f"class that serves the target's {architecture_of(config)}",
         value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
-        "image_token_index, or one that V1 knows by name: " + ", ".join(V1_IMAGE_TOKEN_CLASSES),
+        "image_token_index, or one that V1 knows by name: " + ", ".join(classes_known_to_v1()),
         remedy=(name_it if type(stated) is int else "")
         + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
@@ -197,6 +174,20 @@ def has_interface(module: str, name: str) -> bool:
         name: of the class.
     """
     return any(_inherits(*definition, frozenset()) for definition in _definitions(module, name))
+
+
+@cache
+def classes_known_to_v1() -> tuple[str, ...]:
+    """Read which classes vLLM's V1 proposer compares with a target's, to find its image token."""
+    proposer = _file("vllm.v1.spec_decode.llm_base_proposer").read_text(encoding="utf-8")
+    names = {
+        constant.value
+        for node in ast.walk(ast.parse(proposer))
+        if isinstance(node, ast.Compare) and "get_model_name(" in ast.unparse(node.left)
+        for constant in ast.walk(node)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    }
+    return tuple(sorted(names))
 
 
 def _inherits(module: str, node: ast.ClassDef, below: frozenset[tuple[str, int]]) -> bool:
