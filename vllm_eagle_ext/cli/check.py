@@ -95,7 +95,7 @@ def check(
     """
     from vllm_eagle_ext.cli.check_output import print_files, print_verdict, to_json
     from vllm_eagle_ext.start.check import CheckRequest, run_check
-    from vllm_eagle_ext.start.dry import Answer, Final, refuse_named_twice
+    from vllm_eagle_ext.start.dry import Answer, Final
 
     # What was typed becomes a request.
     ours = json_object(eagle_ext, "--eagle-ext")
@@ -110,7 +110,6 @@ def check(
         platform=platform, release=vllm, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
     try:
-        refuse_named_twice(request, words)
         # Read the files, and apply the rules.
         with _progress() if weights else nullcontext() as on_values:
             result = run_check(request, on_values)

@@ -29,13 +29,11 @@ from vllm_eagle_ext.draft.sources import Source, open_source
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.start import dry_child
-from vllm_eagle_ext.start.check import CheckRequest, CheckResult, find_platform, read_release
+from vllm_eagle_ext.start.check import CheckResult, find_platform, read_release
 from vllm_eagle_ext.start.described import DEVICES, lacks_packages
 from vllm_eagle_ext.start.dry_child import CPU_S, TUPLE, DryRequest, brief
-from vllm_eagle_ext.start.serve import is_named, serve_environment, serve_words, served_from
+from vllm_eagle_ext.start.serve import serve_environment, serve_words, served_from
 from vllm_eagle_ext.version import INSTALL_VLLM, installed_vllm
-
-_SHORT = {"-tp": "--tensor-parallel-size", "-sc": "--speculative-config"}
 
 Verdict = Literal["served", "refused", "not asked"]
 
@@ -93,11 +91,10 @@ def ask_engine(result: CheckResult, further: Sequence[str], room: int | None = N
         room: bytes of a rank to plan caches in.
 
     Raises:
-        OptionsError: the words are refused, or name what an option of the check names.
+        OptionsError: the words are refused.
     """
     # Whether it can be asked here.
     request = result.request
-    refuse_named_twice(request, further)
     device, why = _device(request.platform, request.release)
     if why is not None:
         return Answer(verdict="not asked", why=why)
@@ -108,8 +105,8 @@ def ask_engine(result: CheckResult, further: Sequence[str], room: int | None = N
         except (EagleExtError, OSError) as error:
             return _failed(f"its files cannot be fetched: {brief(error)}")
         dry_request = DryRequest(
-            words=serve_words(result, further=further), draft=served_from(result), files=result.files,
-            places=places, device=device, room=room,
+            words=serve_words(result, further=further), further=len(further), draft=served_from(result),
+            files=result.files, places=places, device=device, room=room,
         )  # fmt: skip
         return read_answer(start_child(dry_request, Path(folder), serve_environment(result)), device)
 
@@ -136,31 +133,6 @@ def _device(platform: str, release: str | None) -> tuple[str | None, str | None]
     if missing := lacks_packages(device):
         return None, f"vLLM chooses kernels of a {device} by {missing}, which is not installed here"
     return device, None
-
-
-def refuse_named_twice(request: CheckRequest, further: Sequence[str]) -> None:
-    """Refuse an option that the check has and that the words after `--` name again.
-
-    Raises:
-        OptionsError: with its name.
-    """
-    engine = request.engine
-    ours = {
-        "model": ("--target", True), "speculative-config": ("DRAFT and --speculative", True),
-        "spec-method": ("--method", True), "spec-model": ("DRAFT", True), "spec-tokens": ("-k", True),
-        "max-model-len": ("--max-model-len", engine.get("max_model_len") is not None),
-        "tensor-parallel-size": ("--tp", engine.get("tensor_parallel_size", 1) != 1),
-        "revision": ("--target-revision", engine.get("revision") is not None),
-        "download-dir": ("--download-dir", engine.get("download_dir") is not None),
-        "additional-config": ("--eagle-ext", bool(request.options)),
-    }  # fmt: skip
-    words = [_SHORT.get(word.partition("=")[0], word) for word in further]
-    for option, (own, is_given) in ours.items():
-        if is_given and is_named(option, words):
-            raise OptionsError(
-                field=f"--{option} after --", value="named twice", allowed=f"one place: {own}",
-                remedy=f"leave it out after --, where {own} says it",
-            )  # fmt: skip
 
 
 def read_answer(said: Mapping[str, Any], device: str | None = None) -> Answer:

@@ -29,6 +29,10 @@ TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
 _BRIEF = 400
+_OF_CHECK = (  # what its own options say, in vLLM's names
+    "model", "speculative_config", "tensor_parallel_size", "max_model_len", "revision", "download_dir",
+    "additional_config",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class DryRequest:
     """Holds what a parent asks: words of `vllm serve`, and what it has read."""
 
     words: Sequence[str]  # the target first
+    further: int = 0  # words at the end that a user gave
     draft: str
     files: DraftFiles
     places: Mapping[str, str] = field(default_factory=dict)  # name -> the folder that stands for it
@@ -131,13 +136,17 @@ def _parsed(request: DryRequest) -> Any:
     """Read the words by vLLM's own parser, and put the places of checkpoints for their names.
 
     Raises:
-        _UsageError: the parser refuses them.
+        _UsageError: the parser refuses them, or they say again what the check was told before.
     """
     target, *words = request.words
     try:
-        args = _parser().parse_args(["--model", target, *words])
+        ends = (len(words) - request.further, len(words))
+        ours, args = (_parser().parse_args(["--model", target, *words[:end]]) for end in ends)
     except (SystemExit, ValueError, TypeError, OSError) as error:
         raise _UsageError(brief(error)) from None
+    for name in _OF_CHECK:
+        if getattr(ours, name) not in (getattr(args, name), _parser().get_default(name)):
+            raise _UsageError(f"{name} is named twice: leave it out after --")
     args.model = request.places.get(target, target)
     speculative = dict(args.speculative_config or {})
     if (model := str(speculative.get("model"))) in request.places:
