@@ -32,11 +32,7 @@ _WRAPPED = "_eagle_ext_wraps"
 # EngineArgs, the target's ModelConfig and ParallelConfig, vLLM's own builder -> what that returned.
 BuildSpeculativeConfig = Callable[[Any, Any, Any, Callable[[], Any]], Any]
 JudgeEngine = Callable[[Any, Any], None]  # EngineArgs, VllmConfig
-ChangeConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-# A config class, config.json, how the class builds of a dict -> what it built.
-BuildConfig = Callable[[type, Mapping[str, Any], Callable[[dict[str, Any]], Any]], Any]
-# The V1 runner, sampled token ids [requests, K + 1].
-CommitOnV1 = Callable[[Any, Any], None]
+CommitOnV1 = Callable[[Any, Any], None]  # the V1 runner, sampled token ids [requests, K + 1]
 
 
 def vllm_version() -> str:
@@ -93,8 +89,9 @@ def _wrap_engine_args(build: BuildSpeculativeConfig, judge: JudgeEngine, module:
 
 
 @contextmanager
-def reading_configs(change: ChangeConfig, build: BuildConfig) -> Iterator[None]:
-    """Let `change` see each config.json that transformers reads meanwhile, and `build` make its config.
+def reading_configs(change: Callable[..., Any], build: Callable[..., Any]) -> Iterator[None]:
+    """Let `change` see each config.json that transformers reads meanwhile, and `build` make its config
+    from the class, the file and how the class builds of a dict.
 
     Symptom: `"attention_bias": null` ends a start in transformers, which without the key goes on.
     Cause: the config classes of transformers 5 enforce their types, and vLLM builds them from the file.

@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from examples.demo.__main__ import first_difference
 from examples.demo.report import Row, acceptance, by_category, sentences
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
@@ -60,11 +59,3 @@ def test_categories_are_in_the_order_of_acceptance():
     console.print(by_category([Row("no draft", [turn(1)] * 3), ours], ["code", "maths", "code"]))
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert lines[-3:-1] == [["maths", "1", "2.00"], ["code", "2", "1.50"]]
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "at"),
-    [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
-)
-def test_where_two_texts_part(left, right, at):
-    assert first_difference(left, right) == at

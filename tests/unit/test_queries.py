@@ -29,13 +29,6 @@ def test_each_panel_asks_the_chosen_source_for_the_chosen_model():
         assert all("model_name" in labels for labels in selectors.values()), expression
 
 
-def test_variables_are_defined():
-    defined = {variable["name"] for variable in BOARD["templating"]["list"]} | {"__rate_interval"}
-    used = set(re.findall(r"\$\{?(\w+)", str(PANELS) + str(BOARD["templating"])))
-    assert used - {"__all"} <= defined
-    assert {"datasource", "model_name"} <= used
-
-
 def test_alerts_tell_of_which_model_and_what_to_do():
     names = [rule["alert"] for rule in queries.alerts()]
     assert len(set(names)) == len(names) == 3

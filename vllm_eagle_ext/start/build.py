@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -14,7 +14,6 @@ from typing import Any
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import (
-    Case,
     DraftFiles,
     Inspection,
     TargetFacts,
@@ -63,15 +62,7 @@ from vllm_eagle_ext.version import how_tested
 
 logger = get_logger(__name__)
 
-_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: what the second step is given
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Holds what the first step hands to the second."""
-
-    options: Options
-    case: Case | None  # of a draft that this package serves
+_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: options, and the case of a draft that is served
 
 
 def build_speculative_config(
@@ -114,7 +105,7 @@ def build_speculative_config(
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
         keep_prompts(engine_args, half_built)
         apply_hybrid_state(engine_args, half_built, options)
-    setattr(engine_args, _JUDGED, _Start(options, case))
+    setattr(engine_args, _JUDGED, (options, case))
     return config
 
 
@@ -133,11 +124,11 @@ def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     Raises:
         EagleExtError: what it cannot serve rightly.
     """
-    start: _Start | None = vars(engine_args).pop(_JUDGED, None)
-    if start is None:
+    if _JUDGED not in vars(engine_args):
         return
-    judge(ENGINE_RULES, start.options, config=vllm_config, case=start.case)
-    if start.case is not None:
+    options, case = vars(engine_args).pop(_JUDGED)
+    judge(ENGINE_RULES, options, config=vllm_config, case=case)
+    if case is not None:
         config, release = vllm_config.speculative_config, compat.vllm_version()
         logger.info(
             "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
@@ -180,25 +171,16 @@ def build_on_untested_vllm(
         return build_speculative_config(engine_args, target_model_config, parallel_config, build)
     if options.enabled:
         try:
-            _refuse_if_needed(engine_args, target_model_config, parallel_config)
+            if asked_speculative(engine_args):
+                request = draft_request(engine_args, target_model_config, parallel_config, Options())
+                inspection = inspect_start(engine_args, target_model_config, request)
+                if inspection and inspection.case:
+                    judge(UNTESTED_RULES, Options(), case=inspection.case)
         except UnsupportedVllmError:
             raise
         except Exception as error:  # noqa: BLE001
             logger.warning("The draft could not be checked on this vLLM: %s", error)
-        if options.hybrid_state == "replay":
-            logger.warning(
-                "hybrid_state is 'replay', which is not used on this untested vLLM: it keeps one state "
-                "block per draft token."
-            )
     return build()
-
-
-def _refuse_if_needed(engine_args: Any, target: Any, parallel: Any) -> None:
-    if asked_speculative(engine_args):
-        request = draft_request(engine_args, target, parallel, Options())
-        inspection = inspect_start(engine_args, target, request)
-        if inspection and inspection.case:
-            judge(UNTESTED_RULES, Options(), case=inspection.case)
 
 
 # A null of these stops a start elsewhere: no class refuses it.

@@ -27,11 +27,10 @@ from vllm_eagle_ext.draft import (
 )
 from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import published_architecture
-from vllm_eagle_ext.draft.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.draft.draft_files import OnValues
 from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel
 from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
-from vllm_eagle_ext.draft.sources import FolderSource
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
 from vllm_eagle_ext.memory.device import NEWEST_RELEASE, OLDEST_RELEASE
@@ -135,8 +134,6 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
-    if folder.is_dir():
-        _look_at_weights(name, folder)
     files = _read_draft(request, on_values)
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
@@ -206,18 +203,6 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     if request.k is None and type(k) is int and k > 0:
         request = replace(request, k=k)
     return replace(request, method=method) if request.method is None and type(method) is str else request
-
-
-def _look_at_weights(target: str, folder: Path) -> None:
-    """Refuse a target whose files are not what their names say.
-
-    Raises:
-        UnsupportedDraftError: something else lies in a file's place.
-    """
-    paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
-    # The hub's cache links to whole files.
-    names = [path.name for path in paths if not path.is_symlink()]
-    refuse_disguised(FolderSource(target, folder), names)
 
 
 def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles:

@@ -89,6 +89,9 @@ def warm(device: str | None) -> None:
 
 def answer(request: DryRequest) -> dict[str, Any]:
     """Make vLLM's config for a request, and say what was found on the way."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
     from vllm_eagle_ext.start import build, described, messages, vllm_says
 
     # The command's words. Of the draft's files only what the parent has read is judged.
@@ -102,10 +105,10 @@ def answer(request: DryRequest) -> dict[str, Any]:
     speculative = dict(words.speculative_config or {})
     build.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
     # vLLM's config, with what rules find on the way. The error that ends it is the last finding.
-    config, settled = None, {}
+    config, settled, server = None, {}, UsageContext.OPENAI_API_SERVER
     with messages.collecting() as collected:
         try:
-            config = _configured(words)
+            config = AsyncEngineArgs.from_cli_args(words).create_engine_config(server)
             settled = {**_settled(config), "recurrent_state": collected.state}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a start is its answer
             if why := _is_no_answer(error, request):
@@ -164,13 +167,6 @@ def _parser() -> Any:
             raise _UsageError(message)
 
     return AsyncEngineArgs.add_cli_args(Parser(add_help=False))
-
-
-def _configured(args: Any) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
-    return AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def _settled(config: Any) -> dict[str, Any]:

@@ -76,11 +76,6 @@ def test_one_state_block_per_token_on_a_cpu_is_warned_of(configure, vllm_log):
     assert "leave the option out" in record.getMessage()
 
 
-def test_disabled_leaves_the_target_alone(configure):
-    config = configure(options={"enabled": False})
-    assert config.model_config.architecture == "Qwen3_5ForCausalLM"
-
-
 def test_chunked_kernels_are_refused_where_they_cannot_run(configure):
     with pytest.raises(HybridStateError, match=r"replay_kernels.*'chunked'.*on a CPU"):
         configure(options={"replay_kernels": "chunked"})
@@ -167,11 +162,6 @@ def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, mon
     assert served_by(False, "auto") == "Qwen3_5EagleExtForCausalLM"
 
 
-def test_vllm_refuses_the_flag_where_it_cannot_replay(configure):
-    with pytest.raises(ValueError, match="replayssm"):
-        configure(use_replayssm=True, options={"hybrid_state": "per_token"})
-
-
 def test_replay_wants_a_target_that_has_states(configure):
     with pytest.raises(HybridStateError, match="LlamaForCausalLM"):
         configure(target=TINY / "target", options={"hybrid_state": "replay"})
@@ -197,14 +187,6 @@ def test_a_schedule_is_served_with_replay_alone(configure):
     assert config.speculative_config.num_speculative_tokens_per_batch_size
     assert config.model_config.hf_config.eagle_ext["must_replay"] is is_release("0.32")
     assert configure().model_config.hf_config.eagle_ext["must_replay"] is False
-
-
-def test_with_data_parallelism_vllm_turns_a_schedule_off(configure):
-    config = configure(
-        keys=SCHEDULE, options={"hybrid_state": "per_token"}, data_parallel_size=2,
-        distributed_executor_backend="mp",
-    )  # fmt: skip
-    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
 
 
 @pytest.fixture(params=[True, False], ids=["a CPU that packs convolutions", "one that does not"])

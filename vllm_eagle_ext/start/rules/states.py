@@ -35,7 +35,7 @@ def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
         yield Problem(
             field=OPTION,
             value="replay",
-            allowed=f"'auto' or 'per_token' for {architecture}{without}; 'replay' with drafts for "
+            allowed=f"'auto' or 'per_token' for {architecture}{without}; 'replay' for "
             + ", ".join(REPLAYING_TARGETS),
             remedy="leave the option out",
         )

@@ -39,19 +39,6 @@ def test_how_states_are_kept_on_a_cpu(check):
 
 
 @pytest.mark.parametrize(
-    ("state", "kernels", "served"),
-    [("replay", "chunked", False), ("replay", "sequential", True), ("per_token", "chunked", True)],
-)
-def test_chunked_kernels_on_a_cpu(check, state, kernels, served):
-    """A start refuses them where it replays; with one state block per draft token nobody asks."""
-    options = json.dumps({"hybrid_state": state, "replay_kernels": kernels})
-    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "7", "--eagle-ext", options)
-    assert result.exit_code == int(not served), result.stdout
-    said = "error state_can_be_kept: additional_config.eagle_ext.replay_kernels is 'chunked'"
-    assert (said in result.stdout) is not served
-
-
-@pytest.mark.parametrize(
     ("published", "replays"), [("float16", False), ("float32", True), ("bfloat16", True)]
 )
 def test_a_target_in_the_dtype_that_it_was_published_in(check, tmp_path, published, replays):
