@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is registered with vLLM, in every one of its processes.
 
-`compat` replaces names of vLLM's, in a dry start `start/described.py`, and nothing else does. What the
-package adds or sets besides, where, and when that can go:
+`compat` replaces names of vLLM's, in a dry start `start/described.py`, and nothing else does. What is
+added or set besides, by vLLM's own ways for good, and else until when:
 
-- On installation: the entry point in vllm.general_plugins (pyproject.toml). Never: vLLM's own way.
-- In every process: drafters and replaying targets in ModelRegistry.models (here). Never, as above. An
-  import hook in sys.meta_path until the modules to wrap are imported (compat.py:when_loaded).
-- In the front end, with a draft:
-  - CONFIG_MAPPING of transformers, for the model type `dflash` (families/dflash/config_writer.py), until
-    transformers or vLLM has a config class for it;
-  - resolved values in the draft's ModelConfig (start/apply.py, families/*/config_writer.py), until
-    vLLM has one resolver of a draft's config;
-  - EngineArgs.scheduler_cls (start/apply_engine.py; start/schedulers.py says when it can go), and
-    EngineArgs.disable_hybrid_kv_cache_manager, until vLLM groups layers without regard to the draft's;
-  - logging's record factory, sys.excepthook and the environment variable EAGLE_EXT_NOTES
-    (start/failed_start.py), until vLLM's front end raises the error of the worker;
-  - gauges in prometheus_client's registry (start/metrics.py). Never: its documented way.
+- An entry point in vllm.general_plugins; drafters and replaying targets in ModelRegistry.models;
+  gauges in prometheus_client's registry (start/metrics.py).
+- An import hook in sys.meta_path, until the modules to wrap are imported (compat.py:when_loaded).
+- In the front end, with a draft: CONFIG_MAPPING of transformers for the model type `dflash`, until a
+  library has a config class for it; resolved values in the draft's ModelConfig (start/apply.py), until
+  vLLM has one resolver; EngineArgs.scheduler_cls and EngineArgs.disable_hybrid_kv_cache_manager
+  (start/apply_engine.py); logging's record factory, sys.excepthook and the environment variable
+  EAGLE_EXT_NOTES (start/failed_start.py), until vLLM's front end raises the error of the worker.
 - With replay: MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin
-  choose it and finds a config's update by class. In a worker the class of QwenGatedDeltaNetAttention
-  layers with their _forward_method (replay/layer.py), until vLLM takes such layers from a registry; the
-  target's class back to vLLM's if the self-check fails (replay/targets.py).
+  choose it. In a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method
+  (replay/layer.py), until vLLM takes such layers from a registry.
 - In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py),
-  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares it.
+  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares
+  it.
 - In workers of `bench` and `verify`: methods that time a step (measure/engine/probe.py), until vLLM's
   metrics tell target and draft apart.
 """

@@ -9,8 +9,7 @@ that Ray starts inherit nothing: their errors come back through Ray to a process
 The file lies in memory and has no name in any folder: nobody else can put one in its place, and it is
 gone with the process, however that ends. Linux has such files; elsewhere nothing is noted.
 
-Users without a draft, and programs that catch the exception, see nothing of this. Nothing of it may
-fail a start.
+Without a draft, and where the exception is caught, nothing is seen of this. None of it may fail a start.
 """
 
 from __future__ import annotations
