@@ -128,8 +128,3 @@ def test_what_another_release_changes_is_said():
     (found,) = changes.faults_to_look_at(installed_source, changed)
     assert found.startswith("dflash_block_dropped: ")
     assert found.endswith("use_eagle_block_drop has gone")
-
-
-def test_faults_that_are_fixed_by_a_release_are_named():
-    assert changes.fixed_faults("0.32.1") == []
-    assert "dflash_rope_table" in changes.fixed_faults("0.33.0")

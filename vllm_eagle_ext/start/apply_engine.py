@@ -24,15 +24,13 @@ logger = get_logger(__name__)
 _MARK = "_eagle_ext_set"  # field of EngineArgs -> what it was, and what it was set to
 _DROP, _ONE_MANAGER = "disable_eagle_block_drop", "disable_hybrid_kv_cache_manager"
 _KEPT_BLOCK = (
-    "Prefix cache: a hit keeps its last block. The keys and values of {title} drafts follow only from "
-    "the target's hidden states. vLLM drops the block for drafts that also read the next token, and "
-    "calls keeping it experimental. {key} false in the speculative config drops it."
+    "Prefix cache: a hit keeps its last block, because {title} drafts read no token after it. vLLM "
+    "drops it for drafts that do; {key} false in the speculative config drops it here."
 )
 _ONE_GROUP = (
     "KV cache: draft and target share one group and keep all tokens. The draft attends only to the last "
-    "{window}. In a group of its own vLLM would drop older tokens, and lose hits in the prefix cache. "
-    "It would also cut the target's layers into groups as small as the draft. "
-    "--no-disable-hybrid-kv-cache-manager keeps them apart."
+    "{window}. Apart, vLLM would lose hits in the prefix cache, and cut the target's layers into small "
+    "groups. --no-disable-hybrid-kv-cache-manager keeps them apart."
 )
 _LEFT_TO_VLLM = "left to vLLM, which replays it (--use-replayssm)."
 _OUR_SCHEDULER = (
@@ -64,8 +62,7 @@ def keep_last_block(engine_args: Any, config: Any, case: Case) -> None:
     """Turn off vLLM's drop of a hit's last block for drafts that do not need it.
 
     The last row of a block of an EAGLE-3 draft was made with the token after the block, which may be
-    another one in the text that hits; vLLM therefore computes that block again. vLLM 0.32 does so for
-    DFlash drafts too, whose rows read no such token; 0.33 does not.
+    another one in the text that hits. vLLM 0.32 drops it for DFlash drafts too; 0.33 does not.
     """
     if not case.spec.family.caches_target_states or not hasattr(config, _DROP):
         return

@@ -29,15 +29,6 @@ def test_how_states_are_kept(check, asked, k, kept):
     assert said["recurrent_state"].startswith(kept)
 
 
-def test_how_states_are_kept_on_a_cpu(check):
-    """Few drafts replay too: short rows are misplaced otherwise. No prefix cache is to be had there."""
-    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "2")
-    assert (
-        f"recurrent state   replay, 2 {BLOCKS}, CPU scratch); 2 draft tokens, on a CPU" in result.stdout
-    )
-    assert "short_rows_are_served" not in result.stdout
-
-
 @pytest.mark.parametrize(
     ("published", "replays"), [("float16", False), ("float32", True), ("bfloat16", True)]
 )

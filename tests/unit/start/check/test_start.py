@@ -70,15 +70,6 @@ def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
     assert "trained_length" not in check(draft, "--max-model-len", "512").stdout
 
 
-def test_a_length_beyond_the_targets(check, draft, target):
-    write_target(target, max_position_embeddings=2048)
-    assert "error" not in check(draft, "--max-model-len", "2048").stdout
-    result = check(draft, "--max-model-len", "2049")
-    assert result.exit_code == 1
-    assert "error vllm_says: " in result.stdout
-    assert "(2049) is greater than the derived max_model_len" in result.stdout
-
-
 def test_the_verdict_names_the_platform_and_what_was_not_looked_at(check, draft):
     shown = check(draft, *ON_CPU).stdout
     assert "Checked for cpu: as --platform says. vLLM" in shown
