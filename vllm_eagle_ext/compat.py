@@ -56,7 +56,7 @@ def warn_outside_tested_range() -> None:
     )
 
 
-def install_preflight(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
+def install_in_front_end(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
     """Let `build` see each draft between the command line and vLLM's SpeculativeConfig, and `judge` the
     VllmConfig that follows.
 

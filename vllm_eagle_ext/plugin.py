@@ -51,7 +51,7 @@ def registered_drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """Return the names that vLLM looks up before preflight writes the class's own.
+    """Return the names that vLLM looks up before a start writes the class's own.
 
     Only those that it does not know are registered.
     """
@@ -67,7 +67,7 @@ def register() -> None:
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
-    compat.install_preflight(build_speculative_config, judge_engine)
+    compat.install_in_front_end(build_speculative_config, judge_engine)
 
 
 def build_speculative_config(
@@ -77,20 +77,18 @@ def build_speculative_config(
 
     It is loaded when an engine is configured.
     """
-    from vllm_eagle_ext.start import build as preflight
+    from vllm_eagle_ext.start import build as start
 
     if is_tested(compat.vllm_version()):
-        return preflight.build_speculative_config(
-            engine_args, target_model_config, parallel_config, build
-        )
-    return preflight.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
+        return start.build_speculative_config(engine_args, target_model_config, parallel_config, build)
+    return start.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
 
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     """Run our part of vLLM's `EngineArgs.create_engine_config`."""
-    from vllm_eagle_ext.start import build as preflight
+    from vllm_eagle_ext.start import build as start
 
-    preflight.judge_engine(engine_args, vllm_config)
+    start.judge_engine(engine_args, vllm_config)
 
 
 def _register_models() -> None:

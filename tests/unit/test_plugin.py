@@ -61,7 +61,7 @@ def test_register_never_raises(monkeypatch, vllm_log):
     def broken(*_) -> None:
         raise RuntimeError("upstream moved it")
 
-    monkeypatch.setattr(compat, "install_preflight", broken)
+    monkeypatch.setattr(compat, "install_in_front_end", broken)
     vllm_eagle_ext.register()
     (record,) = vllm_log.containing("could not register itself")
     assert "upstream moved it" in record.getMessage()

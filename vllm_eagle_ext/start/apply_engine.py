@@ -49,7 +49,7 @@ def take_back(engine_args: Any) -> None:
 def _set_for_a_start(engine_args: Any, field: str, value: object) -> None:
     """Set a field, which vLLM reads after it has built the SpeculativeConfig.
 
-    A start may run the preflight twice: a second wrapper, of another plugin, hides the first.
+    A start may take these steps twice: a second wrapper, of another plugin, hides the first.
     """
     if getattr(engine_args, field) == value:
         return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a start through the preflight, in two steps of vLLM's: where it builds its SpeculativeConfig the
-draft is inspected and what was decided is written; once it has its VllmConfig the engine is judged."""
+"""Takes a start through two steps of vLLM's: where it builds its SpeculativeConfig the draft is
+inspected, and what was decided is written; once it has its VllmConfig the engine is judged."""
 
 from __future__ import annotations
 
@@ -89,14 +89,19 @@ def build_speculative_config(
     if not options.enabled:
         return build()
     # Before vLLM builds, whose own errors would come first.
-    asked, inspection = asked_speculative(engine_args), None
+    speculative, inspection = asked_speculative(engine_args), None
     request = partial(draft_request, engine_args, target_model_config, parallel_config, options)
-    if asked:
+    if speculative:
         failed_start.watch()
         if is_looked_at(engine_args, target_model_config):
             inspection = inspect_start(engine_args, target_model_config, request())
     config = _build(build, inspection, target_model_config)
-    if config is not None and asked and asked["method"] is None and isinstance(config.model, str):
+    if (
+        config is not None
+        and speculative
+        and speculative["method"] is None
+        and isinstance(config.model, str)
+    ):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
     case = inspection.case if inspection and config and config.method in methods() else None
     if config is not None and inspection is not None and config.method in methods():
@@ -150,7 +155,7 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
     share_the_targets_group(engine_args, target, case)
     apply_spec(config, case, strict=case.request.options.strict)
     require_quantisation(config, case)
-    log_inspection(inspection, target.get_total_num_hidden_layers())
+    log_inspection(case, inspection.findings, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 
 

@@ -41,6 +41,10 @@ from vllm_eagle_ext.start.described import DEVICES
 from vllm_eagle_ext.version import how_tested, installed_vllm, is_from
 
 
+PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
+_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     """Names a draft and a target, and holds what a user says of the engine in vLLM's own words."""
@@ -134,7 +138,10 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
-    files = _read_draft(request, on_values)
+    files = read_draft_files(
+        request.draft, revision=request.revision, token=request.token, field=request.draft_field,
+        download_dir=request.download_dir, subfolders=request.subfolders, on_values=on_values,
+    )  # fmt: skip
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
     draft_request = _decided(draft_request, inspection, request)
@@ -203,22 +210,6 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     if request.k is None and type(k) is int and k > 0:
         request = replace(request, k=k)
     return replace(request, method=method) if request.method is None and type(method) is str else request
-
-
-def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles:
-    return read_draft_files(
-        request.draft,
-        revision=request.revision,
-        token=request.token,
-        download_dir=request.download_dir,
-        field=request.draft_field,
-        subfolders=request.subfolders,
-        on_values=on_values,
-    )
-
-
-PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
-_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
 
 
 def usual_k(spec: DraftSpec | None) -> int:

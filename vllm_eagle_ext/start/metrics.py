@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets gauges next to vLLM's own: which draft is served, and what a hybrid target's states take.
 
-The preflight sets them in the processes that read the command line, which also answer /metrics. A plugin
+A start sets them in the processes that read the command line, which also answer /metrics. A plugin
 of the group `vllm.stat_logger_plugins` would do too, but vLLM turns its statistics on as soon as one is
 installed, also for servers started with --disable-log-stats.
 """

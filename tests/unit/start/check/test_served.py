@@ -132,8 +132,9 @@ def test_a_folder_of_a_repository_in_the_cache(check, tmp_path, cached):
 
 def test_a_folder_of_a_repository_on_the_hub(check, tmp_path, cached, monkeypatch):
     """vLLM takes none, so that it is downloaded first."""
-    read = run._read_draft
-    monkeypatch.setattr(run, "_read_draft", lambda *given: replace(read(*given), folder=None))
+    read = run.read_draft_files
+    there = lambda *given, **place: replace(read(*given, **place), folder=None)  # noqa: E731
+    monkeypatch.setattr(run, "read_draft_files", there)
     arguments = ("owner/draft/eagle3", "--download-dir", str(tmp_path / "cache"))
     result = check(*arguments)
     assert result.exit_code == 0, result.stdout
