@@ -28,12 +28,6 @@ _Platform = Annotated[
     ),
 ]
 _Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
-_Release = Annotated[
-    str | None,
-    typer.Option(
-        help="Check for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
-    ),
-]
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
@@ -70,7 +64,6 @@ def check(
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
     platform: _Platform = "auto",
-    vllm: _Release = None,
     tp: _Ranks = 1,
     speculative: parameters.Speculative = "{}",
     eagle_ext: _Options = "{}",
@@ -101,7 +94,7 @@ def check(
     }  # fmt: skip
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
-        platform=platform, release=vllm, subfolders=True, speculative=more, engine=engine,
+        platform=platform, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
     try:
         # Read the files, and apply the rules.

@@ -40,7 +40,6 @@ from vllm_eagle_ext.start.ask import speculative_keys
 from vllm_eagle_ext.start.described import DEVICES
 from vllm_eagle_ext.version import how_tested, installed_vllm, is_from
 
-
 PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
 _BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
 
