@@ -84,8 +84,8 @@ def _loaded() -> Iterator[StatusLine]:
         yield StatusLine(True, f"vLLM knows our drafters: {', '.join(ours)}")
     device = current_platform.device_type
     if device not in ("cpu", "cuda"):
-        found = repr(device) if device else "no device"
-        yield StatusLine(False, f"vLLM finds {found} here; this package needs a CPU or CUDA build")
+        kind = repr(device) if device else "no device"
+        yield StatusLine(False, f"vLLM finds {kind} here; this package needs a CPU or CUDA build")
         return
     yield StatusLine(True, f"vLLM would run on: {device}")
     yield StatusLine(True, f"look for this line in the log of a start: {LOGGED}: Drafting is on: ..")

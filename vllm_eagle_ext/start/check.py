@@ -217,54 +217,54 @@ def usual_k(spec: DraftSpec | None) -> int:
         return 3
     most = spec.most_drafted
     # A file that states more than any training unrolls is not followed.
-    stated = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
-    usual = stated or most or 3
+    trained = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
+    usual = trained or most or 3
     return min(usual, most) if most else usual
 
 
-def find_platform(asked: str) -> tuple[str, str]:
+def find_platform(name: str) -> tuple[str, str]:
     """Find the platform that a check is for, and why it is assumed.
 
     Args:
-        asked: one of PLATFORMS.
+        name: one of PLATFORMS.
 
     Raises:
         SpeculativeConfigError: another word.
     """
-    if asked not in PLATFORMS:
+    if name not in PLATFORMS:
         raise SpeculativeConfigError(
-            field="--platform", value=asked, allowed=", ".join(PLATFORMS),
+            field="--platform", value=name, allowed=", ".join(PLATFORMS),
             remedy="leave it out for the platform of the vLLM that is installed",
         )  # fmt: skip
-    return _installed() if asked == "auto" else (asked.partition(":")[0], "as --platform says")
+    return _installed() if name == "auto" else (name.partition(":")[0], "as --platform says")
 
 
 def _installed() -> tuple[str, str]:
-    found = installed_vllm()
-    if found is None:
+    release = installed_vllm()
+    if release is None:
         has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
         why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
         return "cuda", f"no vLLM is installed here, {why}"
-    build = next((build for build in _BUILDS if build in found.partition("+")[2]), "cuda")
+    build = next((build for build in _BUILDS if build in release.partition("+")[2]), "cuda")
     if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
         build = "cpu"
-    return build, f"vLLM {found} is installed here ({how_tested(found)})"
+    return build, f"vLLM {release} is installed here ({how_tested(release)})"
 
 
-def read_release(asked: str) -> str:
+def read_release(given: str) -> str:
     """Return a release that is given by --vllm.
 
     Raises:
         OptionsError: it is none, or older than those that are known.
     """
     try:
-        release = Version(asked)
+        release = Version(given)
         is_known = release >= Version(OLDEST_RELEASE)
     except ValueError:  # InvalidVersion is one, and what Python says of thousands of digits
         is_known = False
     if not is_known:
         raise OptionsError(
-            field="--vllm", value=asked, allowed=f"a release from {OLDEST_RELEASE} on, such as "
+            field="--vllm", value=given, allowed=f"a release from {OLDEST_RELEASE} on, such as "
             f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
         )  # fmt: skip
     return release.public

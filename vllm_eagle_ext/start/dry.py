@@ -238,10 +238,10 @@ def start_child(request: DryRequest, folder: Path, settings: Mapping[str, str]) 
         folder: for this start only; it may be filled.
         settings: variables of the command.
     """
-    asked, answer, errors = (folder / name for name in ("request", "answer", "stderr"))
-    asked.write_bytes(pickle.dumps(request))
+    question, answer, errors = (folder / name for name in ("request", "answer", "stderr"))
+    question.write_bytes(pickle.dumps(request))
     # The process ends by itself, or with all of its own beyond a limit.
-    command = [sys.executable, "-P", "-m", dry_child.__name__, str(asked), str(answer)]
+    command = [sys.executable, "-P", "-m", dry_child.__name__, str(question), str(answer)]
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
@@ -258,9 +258,9 @@ def start_child(request: DryRequest, folder: Path, settings: Mapping[str, str]) 
         if why is None and status == 0 and answer.stat().st_size > _MOST_ANSWER:
             why = f"it wrote more than {_MOST_ANSWER >> 20} MiB"
         elif why is None and status == 0:
-            found = json.loads(answer.read_bytes())
-            if isinstance(found, dict):
-                return found
+            said = json.loads(answer.read_bytes())
+            if isinstance(said, dict):
+                return said
     return {"failed": why or _of_status(status, errors)}
 
 

@@ -58,8 +58,8 @@ def is_pointer(line: str) -> bool:
 
 def telling(line: str) -> str | None:
     """Give what the line names of an error, if it is more than that there is one."""
-    found = _ERROR.search(line)
-    return found.group() if found and not is_pointer(line) else None
+    error = _ERROR.search(line)
+    return error.group() if error and not is_pointer(line) else None
 
 
 def earliest(said: Sequence[tuple[str, str]]) -> int | None:
@@ -83,7 +83,9 @@ def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
     """
     for number, line in enumerate([*log, error], start=1):
         dead = _KILLED.search(line)
-        if dead and not ("None" in line and any("(Worker" in one and " ERROR " in one for one in log)):
+        if dead and not (
+            "None" in line and any("(Worker" in each and " ERROR " in each for each in log)
+        ):
             name = dead[1] or dead[2] or "its process"
             said = f"Error: {name} was killed (SIGKILL), as the kernel does where memory runs out"
             return said, min(number, len(log))
@@ -97,8 +99,8 @@ def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
         place = None if first is None else logged[first][0]
         if place is None:  # nothing that a process of vLLM's logged as an error
             place = next((at for at in range(len(log) - 1, -1, -1) if telling(log[at])), None)
-        if place is not None and (found := telling(log[place])):
-            return found, place + 1
+        if place is not None and (words := telling(log[place])):
+            return words, place + 1
     return error, len(log)
 
 
