@@ -52,7 +52,7 @@ def test_reading_says_what_vllms_classes_say():
     ):  # fmt: skip
         entry = ModelRegistry.models[architecture]
         assert supports_eagle3(entry.load_model_cls()) is has_states, architecture
-        assert has_interface(entry.module_name, entry.class_name) is has_states, architecture
+        assert has_interface(entry.class_name) is has_states, architecture
 
 
 def test_a_changed_surface_is_named():

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -136,7 +138,7 @@ def target_supports_eagle3(config: Any) -> bool:
     entry = target.registry.models.get(architecture)
     module = str(getattr(entry, "module_name", ""))
     if module.startswith("vllm."):
-        return has_interface(module, entry.class_name)
+        return has_interface(entry.class_name)
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
@@ -161,25 +163,37 @@ def class_with_images(config: Any) -> str | None:
     return str(info.architecture)
 
 
-INTERFACE = "SupportsEagle3"
-_DEPTH = 8  # of imports that lead from one module to the next
+def has_interface(name: str, below: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a class of vLLM's models, or one that it comes from, names `SupportsEagle3`.
+
+    An import would tell too, but may start CUDA, which vLLM puts off in the front end. Where a platform
+    has a class of its own, one that has the interface counts for all.
+    """
+    bases = () if name in below else _bases().get(name, ())
+    return name == "SupportsEagle3" or any(has_interface(base, below | {name}) for base in bases)
 
 
 @cache
-def has_interface(module: str, name: str) -> bool:
-    """Tell whether a class of vLLM, or one that it comes from, names `SupportsEagle3`.
-
-    Args:
-        module: its dotted name, which begins with "vllm.".
-        name: of the class.
-    """
-    return any(_inherits(*definition, frozenset()) for definition in _definitions(module, name))
+def _bases() -> Mapping[str, set[str]]:
+    """Read in vLLM's source what each class of a model comes from, and other names of classes."""
+    bases: dict[str, set[str]] = defaultdict(set)
+    for path in (*_vllm().glob("model_executor/models/**/*.py"), *_vllm().glob("models/**/*.py")):
+        source = path.read_text(encoding="utf-8")
+        for name, parents in re.findall(r"class (\w+)\(([^)]*)\)", source):
+            bases[name].update(re.findall(r"\w+", parents))
+        for line in source.splitlines():
+            words = line.strip(" ,").split()
+            if len(words) == 3 and words[1] == "=":
+                bases[words[0]].add(words[2])
+            elif len(words) > 2 and words[-2] == "as":
+                bases[words[-1]].add(words[-3])
+    return bases
 
 
 @cache
 def classes_known_to_v1() -> tuple[str, ...]:
     """Read which classes vLLM's V1 proposer compares with a target's, to find its image token."""
-    proposer = _file("vllm.v1.spec_decode.llm_base_proposer").read_text(encoding="utf-8")
+    proposer = (_vllm() / "v1/spec_decode/llm_base_proposer.py").read_text(encoding="utf-8")
     names = {
         constant.value
         for node in ast.walk(ast.parse(proposer))
@@ -190,53 +204,7 @@ def classes_known_to_v1() -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _inherits(module: str, node: ast.ClassDef, below: frozenset[tuple[str, int]]) -> bool:
-    place = (module, node.lineno)
-    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
-    if place in below or INTERFACE in bases:  # a cycle of names ends here
-        return place not in below
-    return any(
-        _inherits(*definition, below | {place})
-        for base in bases
-        for definition in _definitions(module, base)
-    )
-
-
-def _definitions(module: str, name: str, depth: int = 0) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Find what a name may stand for: a class, another name for one, or one of each platform."""
-    for node in _statements(module) if depth < _DEPTH else ():
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            yield module, node
-        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
-            if name in map(ast.unparse, node.targets):
-                yield from _definitions(module, node.value.id, depth + 1)
-        elif isinstance(node, ast.ImportFrom) and (source := _imported(module, node)) != module:
-            for alias in node.names:
-                if name == (alias.asname or alias.name):
-                    yield from _definitions(source, alias.name, depth + 1)
-
-
-@cache
-def _statements(module: str) -> tuple[ast.stmt, ...]:
-    """Return a module's classes, assignments and imports; none where there is no file."""
-    path = _file(module)
-    tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
-    kinds = (ast.ClassDef, ast.Assign, ast.ImportFrom)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
-
-
-def _file(module: str) -> Path:
+def _vllm() -> Path:
     import vllm
 
-    base = Path(vllm.__file__).parents[1].joinpath(*module.split("."))
-    return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
-
-
-def _imported(module: str, node: ast.ImportFrom) -> str:
-    """Name the module that an import reads."""
-    if not node.level:
-        return str(node.module)
-    is_package = _file(module).name == "__init__.py"
-    parts = module.split(".")
-    above = parts[: len(parts) - node.level + is_package]
-    return ".".join([*above, *filter(None, [node.module])])
+    return Path(vllm.__file__).parent
