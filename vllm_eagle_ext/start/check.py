@@ -49,12 +49,10 @@ class CheckRequest:
     """Names a draft and a target, and holds what a user says of the engine in vLLM's own words."""
 
     draft: str
-    draft_field: str = "DRAFT"  # what an error calls it
     target: str | None  # None: as the draft names it
     k: int | None = None
     method: str | None = None
     revision: str | None = None
-    token: str | None = None
     options: Mapping[str, Any]  # as in additional_config.eagle_ext
     platform: str = "auto"
     release: str | None = None  # of the vLLM that will serve; None: the one that is here
@@ -138,8 +136,8 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
     files = read_draft_files(
-        request.draft, revision=request.revision, token=request.token, field=request.draft_field,
-        download_dir=request.download_dir, subfolders=request.subfolders, on_values=on_values,
+        request.draft, revision=request.revision, field="DRAFT", download_dir=request.download_dir,
+        subfolders=request.subfolders, on_values=on_values,
     )  # fmt: skip
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
@@ -186,11 +184,11 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
 
 def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
     """Return the target's name, by the draft where none is given, and its config.json."""
-    place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
+    folder = request.download_dir
     name = request.target or read_named_target(
-        request.draft, field=request.draft_field, revision=request.revision, **place
+        request.draft, revision=request.revision, download_dir=folder
     )
-    return name, read_config(name, revision=request.target_revision, **place)
+    return name, read_config(name, revision=request.target_revision, download_dir=folder)
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:

@@ -203,8 +203,7 @@ def fetch(result: CheckResult, folder: Path) -> dict[str, str]:
         if os.path.isdir(os.path.expanduser(name)):
             continue
         source = open_source(
-            model, revision=revision, token=request.token, download_dir=request.download_dir,
-            subfolders=request.subfolders,
+            model, revision=revision, download_dir=request.download_dir, subfolders=request.subfolders,
         )  # fmt: skip
         place = folder / "checkpoints" / f"{len(places)}" / Path(name).name
         place.mkdir(parents=True)

@@ -171,7 +171,7 @@ def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResul
             package was to serve the draft.
     """
     asked = CheckRequest(
-        engine=request.engine, draft=draft, draft_field="DRAFT", target=request.target,
+        engine=request.engine, draft=draft, target=request.target,
         method=request.method, options=request.eagle_ext, speculative=request.speculative,
     )  # fmt: skip
     for k in ks or [usual_k(run_check(asked).inspection.spec)]:
