@@ -39,7 +39,7 @@ LAYERS = (
     Layer(
         "base",
         (
-            "version", "errors", "printable", "log", "releases", "start.failure_causes", "start.touched",
+            "version", "errors", "printable", "log", "start.failed_start",
             "families.drafter_classes", "families.*.names",
         ),  # fmt: skip
         "small modules that import no other layer",
@@ -86,8 +86,8 @@ LAYERS = (
     ),
     Layer(
         "marks",
-        ("start.failed_start", "families.resolved_marker", "start.metrics"),
-        "a start's last line, the resolved-config marker, gauges",
+        ("families.resolved_marker", "start.metrics"),
+        "the resolved-config marker, gauges",
         ("base", "device", "draft", "memory"),
     ),
     Layer(

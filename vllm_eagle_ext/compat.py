@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that replaces names of vLLM's in a start.
+"""The only module that replaces names of vLLM's in a start; each docstring says why, and until when.
 
-`python -m vllm_eagle_ext.start.touched` prints what the docstrings here say. Facts of single releases
-also stand where they matter, each next to the code that they explain.
+`plugin` lists what the package adds or sets besides. Facts of single releases also stand where they
+matter, each next to the code that they explain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from vllm_eagle_ext.log import get_logger, log_once
-from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
+from vllm_eagle_ext.version import TESTED_VLLM, is_tested
 
 logger = get_logger(__name__)
 
@@ -32,11 +32,7 @@ _WRAPPED = "_eagle_ext_wraps"
 # EngineArgs, the target's ModelConfig and ParallelConfig, vLLM's own builder -> what that returned.
 BuildSpeculativeConfig = Callable[[Any, Any, Any, Callable[[], Any]], Any]
 JudgeEngine = Callable[[Any, Any], None]  # EngineArgs, VllmConfig
-ChangeConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-# A config class, config.json, how the class builds of a dict -> what it built.
-BuildConfig = Callable[[type, Mapping[str, Any], Callable[[dict[str, Any]], Any]], Any]
-# The V1 runner, sampled token ids [requests, K + 1].
-CommitOnV1 = Callable[[Any, Any], None]
+CommitOnV1 = Callable[[Any, Any], None]  # the V1 runner, sampled token ids [requests, K + 1]
 
 
 def vllm_version() -> str:
@@ -60,7 +56,7 @@ def warn_outside_tested_range() -> None:
     )
 
 
-def install_preflight(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
+def install_in_front_end(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
     """Let `build` see each draft between the command line and vLLM's SpeculativeConfig, and `judge` the
     VllmConfig that follows.
 
@@ -74,31 +70,28 @@ def install_preflight(build: BuildSpeculativeConfig, judge: JudgeEngine) -> None
         REMOVE WHEN vLLM offers a hook on the draft's config that sees the target's and
         `additional_config` (vllm#36219 asks for a registry of proposers), and one on its VllmConfig.
     """
-    when_loaded(_ENGINE_ARGS, _wrap_create_speculative_config, build)
-    when_loaded(_ENGINE_ARGS, _wrap_create_engine_config, judge)
+    when_loaded(_ENGINE_ARGS, functools.partial(_wrap_engine_args, build, judge))
 
 
-def _wrap_create_speculative_config(module: ModuleType, build: BuildSpeculativeConfig) -> None:
-    def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _wrap_engine_args(build: BuildSpeculativeConfig, judge: JudgeEngine, module: ModuleType) -> None:
+    def building(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(("target_model_config", "target_parallel_config"), args, strict=False)) | kwargs
         configs = (given.get("target_model_config"), given.get("target_parallel_config"))
         return build(self, *configs, functools.partial(original, self, *args, **kwargs))
 
-    _wrap(module.EngineArgs, "create_speculative_config", around)
-
-
-def _wrap_create_engine_config(module: ModuleType, judge: JudgeEngine) -> None:
-    def around(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def judging(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         config = original(self, *args, **kwargs)
         judge(self, config)
         return config
 
-    _wrap(module.EngineArgs, "create_engine_config", around)
+    _wrap(module.EngineArgs, "create_speculative_config", building)
+    _wrap(module.EngineArgs, "create_engine_config", judging)
 
 
 @contextmanager
-def reading_configs(change: ChangeConfig, build: BuildConfig) -> Iterator[None]:
-    """Let `change` see each config.json that transformers reads meanwhile, and `build` make its config.
+def reading_configs(change: Callable[..., Any], build: Callable[..., Any]) -> Iterator[None]:
+    """Let `change` see each config.json that transformers reads meanwhile, and `build` make its config
+    from the class, the file and how the class builds of a dict.
 
     Symptom: `"attention_bias": null` ends a start in transformers, which without the key goes on.
     Cause: the config classes of transformers 5 enforce their types, and vLLM builds them from the file.
@@ -149,14 +142,12 @@ def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
         commit_on_v1: given by a target that replays.
     """
     if commit_on_v1 is not None:
-        _install_commit_on_v1(commit_on_v1)
+        when_loaded(_RUNNER, functools.partial(_commit_on_v1, commit_on_v1))
     install_cpu_workarounds()
-    logger.debug(
-        "vLLM's names are wrapped in this worker; python -m vllm_eagle_ext.start.touched lists them."
-    )
+    logger.debug("vLLM's names are wrapped in this worker; vllm_eagle_ext.compat says which.")
 
 
-def _install_commit_on_v1(commit: CommitOnV1) -> None:
+def _commit_on_v1(commit: CommitOnV1, module: ModuleType) -> None:
     """Call `commit` after each step of the V1 runner.
 
     Symptom: the V1 runner never tells a state kept by replay how many tokens were sampled.
@@ -165,10 +156,7 @@ def _install_commit_on_v1(commit: CommitOnV1) -> None:
         right after sampling on hybrid targets, is wrapped; the original runs first and unchanged.
         REMOVE WHEN vLLM's V1 runner goes.
     """
-    when_loaded(_RUNNER, _wrap_update_states, commit)
 
-
-def _wrap_update_states(module: ModuleType, commit: CommitOnV1) -> None:
     def around(original: Any, self: Any, output_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, output_token_ids, *args, **kwargs)
         commit(self, output_token_ids)
@@ -182,12 +170,12 @@ def install_cpu_workarounds() -> None:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        _repair_sampling()
-        _repair_chunks()
-        _sample_plainly()
+        when_loaded(_REJECTION_SAMPLER, _repair_sampling)
+        when_loaded(_RUNNER, _repair_chunks)
+        when_loaded(_RUNNER, _sample_plainly)
 
 
-def _repair_sampling() -> None:
+def _repair_sampling(module: ModuleType) -> None:
     """Verify drafts of sampled requests at their own temperature, top-k and top-p on the V1 runner.
 
     Symptom: with any draft, sampled texts follow another distribution than the target's, a seed does not
@@ -198,10 +186,7 @@ def _repair_sampling() -> None:
         rejection sampler. vLLM's registry of kernels for such platforms cannot take a second one once
         numba is loaded. REMOVE WHEN the stand-in fills what it is given.
     """
-    when_loaded(_REJECTION_SAMPLER, _wrap_expand)
 
-
-def _wrap_expand(module: ModuleType) -> None:
     def expand(_: Any, x: Any, ends: Any, count: int, replace_from: Any = 0, replace_to: Any = 0) -> Any:
         replaced = x.masked_fill(x == replace_from, replace_to)
         return replaced.repeat_interleave(ends.diff(prepend=ends.new_zeros(1)), output_size=count)
@@ -209,7 +194,7 @@ def _wrap_expand(module: ModuleType) -> None:
     _wrap(module, "expand_batch_to_tokens", expand)
 
 
-def _repair_chunks() -> None:
+def _repair_chunks(module: ModuleType) -> None:
     """Draft from the right token at the end of a prompt's chunk on the V1 runner, a CPU's own.
 
     Symptom: on the V1 runner drafts after a prompt that took several steps differ from those after
@@ -220,10 +205,7 @@ def _repair_chunks() -> None:
         which the token is found, ends one after the chunk. REMOVE WHEN
         `prepare_next_token_ids_padded` goes by the rows of the step, or V1 goes.
     """
-    when_loaded(_RUNNER, _wrap_propose)
 
-
-def _wrap_propose(module: ModuleType) -> None:
     def around(original: Any, runner: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
         count = runner.input_batch.num_reqs
         inside = runner.discard_request_mask.np[:count]  # their prompts go on
@@ -240,7 +222,7 @@ def _wrap_propose(module: ModuleType) -> None:
     _wrap(module.GPUModelRunner, "propose_draft_token_ids", around)
 
 
-def _sample_plainly() -> None:
+def _sample_plainly(module: ModuleType) -> None:
     """Sample a step without drafts as an engine without a draft does, on the V1 runner of a CPU.
 
     Symptom: with K = 0, and in steps of only prompts, sampling costs several times what it costs
@@ -254,10 +236,7 @@ def _sample_plainly() -> None:
         by the drafts, of which there are none, they would force all ends in the first row.
         REMOVE WHEN V1 makes no such metadata for a step without drafts, or V1 goes.
     """
-    when_loaded(_RUNNER, _wrap_sample)
 
-
-def _wrap_sample(module: ModuleType) -> None:
     def around(original: Any, self: Any, logits: Any, drafts: Any) -> Any:
         if drafts is not None and drafts.max_spec_len:
             return original(self, logits, drafts)
@@ -306,12 +285,6 @@ def _wrap_rejection(module: ModuleType) -> None:
     _wrap(module, "rejection_sample", around)
 
 
-def registered_architectures() -> frozenset[str]:
-    from vllm.model_executor.models.registry import ModelRegistry
-
-    return frozenset(ModelRegistry.get_supported_archs())
-
-
 def use_architecture(model_config: Any, architecture: str) -> None:
     """Give a ModelConfig another registered architecture of the same capabilities, as
     `SpeculativeConfig.update_arch_` does for drafts. vLLM's own update of the engine's config, found
@@ -326,19 +299,12 @@ def use_architecture(model_config: Any, architecture: str) -> None:
     model_config._architecture = architecture
 
 
-logger = get_logger(__name__)
-
-
-def when_loaded(name: str, action: Callable[..., None], *args: Any) -> None:
-    """Run `action(module, *args)` now if the module is loaded, else right after its first import.
-
-    Asked for twice, an action runs once.
-    """
-    waiting = [(f.name, f.action, f.args) for f in sys.meta_path if isinstance(f, _AfterImport)]
+def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Run `action(module)` now if the module is loaded, else right after its first import."""
     if name in sys.modules:
-        action(sys.modules[name], *args)
-    elif (name, action, args) not in waiting:
-        sys.meta_path.insert(0, _AfterImport(name, action, args))
+        action(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, action))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -347,10 +313,9 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     It stays in place until then: a module may be looked up without being imported, or fail at first.
     """
 
-    def __init__(self, name: str, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.action = action
-        self.args = args
         self.searching = False
 
     def find_spec(
@@ -364,21 +329,15 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         finally:
             self.searching = False
         if spec is not None and spec.loader is not None:
-            self._act_after(spec.loader)
+            loader: Any = spec.loader
+            loader.exec_module = functools.partial(self._execute, loader.exec_module)
         return spec
 
-    def _act_after(self, loader: Any) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            try:
-                self.action(module, *self.args)
-            except Exception:  # noqa: BLE001 - the import of vLLM's own module must not fail for us
-                logger.exception(
-                    "vllm-eagle-ext could not hook into %s; vLLM runs without it.", self.name
-                )
-
-        loader.exec_module = exec_module
+    def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+        execute(module)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        try:
+            self.action(module)
+        except Exception:  # noqa: BLE001 - the import of vLLM's own module must not fail for us
+            logger.exception("vllm-eagle-ext could not hook into %s; vLLM runs without it.", self.name)

@@ -19,17 +19,6 @@ from typing import Any
 
 from vllm_eagle_ext.printable import shown
 
-__all__ = [
-    "EagleExtError",
-    "GgufDraftError",
-    "HybridStateError",
-    "OptionsError",
-    "SpeculativeConfigError",
-    "UnsupportedDraftError",
-    "UnsupportedTargetError",
-    "UnsupportedVllmError",
-]
-
 
 def sentence(field: str, value: object) -> str:
     """Make the sentence that a message begins with: `field is value`."""

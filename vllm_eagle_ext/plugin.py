@@ -1,5 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is registered with vLLM, in every one of its processes."""
+"""What is registered with vLLM, in every one of its processes.
+
+`compat` replaces names of vLLM's, in a dry start `start/described.py`, and nothing else does. What is
+added or set besides, by vLLM's own ways for good, and else until when:
+
+- An entry point in vllm.general_plugins; drafters and replaying targets in ModelRegistry.models;
+  gauges in prometheus_client's registry (start/metrics.py).
+- An import hook in sys.meta_path, until the modules to wrap are imported (compat.py:when_loaded).
+- In the front end, with a draft: CONFIG_MAPPING of transformers for the model type `dflash`, until a
+  library has a config class for it; resolved values in the draft's ModelConfig (start/apply.py), until
+  vLLM has one resolver; EngineArgs.scheduler_cls and EngineArgs.disable_hybrid_kv_cache_manager
+  (start/apply_engine.py); logging's record factory, sys.excepthook and the environment variable
+  EAGLE_EXT_NOTES (start/failed_start.py), until vLLM's front end raises the error of the worker.
+- With replay: MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin
+  choose it. In a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method
+  (replay/layer.py), until vLLM takes such layers from a registry.
+- In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py),
+  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares
+  it.
+- In workers of `bench` and `verify`: methods that time a step (measure/engine/probe.py), until vLLM's
+  metrics tell target and draft apart.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +30,8 @@ from typing import Any
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.families.drafter_classes import drafters
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.releases import is_tested
 from vllm_eagle_ext.start import failed_start
+from vllm_eagle_ext.version import is_tested
 
 # Targets with replaying layers: the class keeps the name of vLLM's.
 TARGETS = {
@@ -30,7 +51,7 @@ def registered_drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """Return the names that vLLM looks up before preflight writes the class's own.
+    """Return the names that vLLM looks up before a start writes the class's own.
 
     Only those that it does not know are registered.
     """
@@ -46,7 +67,7 @@ def register() -> None:
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
-    compat.install_preflight(build_speculative_config, judge_engine)
+    compat.install_in_front_end(build_speculative_config, judge_engine)
 
 
 def build_speculative_config(
@@ -56,20 +77,18 @@ def build_speculative_config(
 
     It is loaded when an engine is configured.
     """
-    from vllm_eagle_ext.start import build as preflight
+    from vllm_eagle_ext.start import build as start
 
     if is_tested(compat.vllm_version()):
-        return preflight.build_speculative_config(
-            engine_args, target_model_config, parallel_config, build
-        )
-    return preflight.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
+        return start.build_speculative_config(engine_args, target_model_config, parallel_config, build)
+    return start.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
 
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     """Run our part of vLLM's `EngineArgs.create_engine_config`."""
-    from vllm_eagle_ext.start import build as preflight
+    from vllm_eagle_ext.start import build as start
 
-    preflight.judge_engine(engine_args, vllm_config)
+    start.judge_engine(engine_args, vllm_config)
 
 
 def _register_models() -> None:

@@ -6,7 +6,6 @@ Every error, finding, table, command and line of the log goes through here.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -37,25 +36,5 @@ def bounded(value: Any) -> Any:
 
 
 def shell_line(words: Iterable[str]) -> str:
-    """Join words to a command that can be pasted, and that shows every letter of them."""
-    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
-
-
-def _escaped(word: str) -> str:
-    """Quote a word for bash and zsh, which turn the escapes back into its bytes."""
-    letters = (
-        f"\\{letter}"
-        if letter in "\\'"
-        else letter
-        if letter.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in _bytes(letter))
-        for letter in word
-    )
-    return f"$'{''.join(letters)}'"
-
-
-def _bytes(letter: str) -> bytes:
-    try:
-        return os.fsencode(letter)
-    except UnicodeEncodeError:  # a lone surrogate that stands for no byte of a file's name
-        return letter.encode(errors="surrogatepass")
+    """Join words to a command that can be pasted, if all letters of it can be shown."""
+    return shlex.join(map(printable, words))

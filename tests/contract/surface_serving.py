@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.contract.name import Name
-from vllm_eagle_ext.start.rules.target import V1_IMAGE_TOKEN_CLASSES
 
 _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -51,7 +50,7 @@ SERVING = (
         _PROPOSER,
         "SpecDecodeBaseProposer.load_model",
         "V1: targets whose image token it finds by the name of their class",
-        contains=V1_IMAGE_TOKEN_CLASSES,
+        contains=("if self.get_model_name(target_model) in [",),
     ),
     Name(
         "vllm.v1.core.kv_cache_utils",

@@ -78,6 +78,12 @@ WEIGHTS = (
         "a plain head of a quantised model",
     ),
     Name(
+        "vllm.model_executor.layers.quantization.base_config",
+        "QuantizationConfig.get_quant_method",
+        "says before the load how a target's head is quantised",
+        parameters=("self", "layer", "prefix"),
+    ),
+    Name(
         "vllm.distributed.communication_op",
         "tensor_model_parallel_all_reduce",
         "rows that other ranks have",

@@ -16,7 +16,7 @@ from vllm_eagle_ext.draft.findings import Problem, Rule
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.start import build
 from vllm_eagle_ext.start.ask import draft_request
-from vllm_eagle_ext.start.inspect_start import inspect_start
+from vllm_eagle_ext.start.build import inspect_start
 
 
 def inspected(engine_args: Any) -> Inspection | None:

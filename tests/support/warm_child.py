@@ -24,7 +24,7 @@ from typing import Any
 from tests.support.engine import TINY
 from vllm_eagle_ext.draft import read_draft_files
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.start import dry_child, dry_process
+from vllm_eagle_ext.start import dry, dry_child
 
 _LIMIT_S = 60
 _FIRST = (("postnorm", "target", "eagle3"), ("dflash", "hybrid_target", "dflash"))
@@ -47,7 +47,7 @@ class WarmChild:
 
     def __init__(self, device: str | None) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        environment = dry_process._environment(Path(self._folder.name), {})
+        environment = dry._environment(Path(self._folder.name), {})
         environment.pop("VLLM_USE_V2_MODEL_RUNNER", None)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.support.warm_child", *([device] if device else [])],

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
-from examples.demo.__main__ import first_difference
-from examples.demo.report import Row, acceptance, by_category, sentences
+from examples.demo.report import Row, acceptance, sentences
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
 
@@ -52,19 +48,3 @@ def test_a_loss_is_said(plain, said):
 def test_other_work_is_said_where_the_turns_agree():
     (line,) = sentences(rows([1.6, 1.6], [1.0, 1.0]), 1.1, 2)
     assert line.startswith("Other work kept 1.1 of 2 cores busy")
-
-
-def test_categories_are_in_the_order_of_acceptance():
-    ours = Row("ours", [turn(1, [1, 1]), turn(1, [0, 2]), turn(1, [2, 2])])
-    console = Console(file=io.StringIO(), width=80)
-    console.print(by_category([Row("no draft", [turn(1)] * 3), ours], ["code", "maths", "code"]))
-    lines = [line.split() for line in console.file.getvalue().splitlines()]
-    assert lines[-3:-1] == [["maths", "1", "2.00"], ["code", "2", "1.50"]]
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "at"),
-    [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1, 2, 3], 2)],
-)
-def test_where_two_texts_part(left, right, at):
-    assert first_difference(left, right) == at

@@ -25,9 +25,12 @@ def test_the_sentence_is_grammatical(field, value, expected):
     assert errors.sentence(field, value) == expected
 
 
-@pytest.mark.parametrize("name", sorted(errors.__all__))
-def test_message_has_all_four_parts_and_survives_pickling(name):
-    error = getattr(errors, name)(**PARTS)
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type(errors.EagleExtError))]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if issubclass(kind, errors.EagleExtError)])
+def test_message_has_all_four_parts_and_survives_pickling(kind):
+    error = kind(**PARTS)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

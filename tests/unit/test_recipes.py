@@ -4,10 +4,6 @@ calls, check and vLLM's own configs take target and draft, in the sizes they wer
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -129,16 +125,6 @@ def test_our_commands_are_read():
         command.make_context(words[1], words[2:])  # an unknown or missing option would raise
         for text in (word for word in words if word.startswith("{")):
             assert json.loads(text)
-
-
-def test_hf_reads_the_download():
-    _, words = command_of("baichuan-inc/Baichuan-M3-235B", "hf", "download")
-    script = Path(sys.executable).with_name("hf")
-    shown = subprocess.run([script, "download", "--help"], capture_output=True, text=True, check=True)
-    options = [word for word in words if word.startswith("--")]
-    assert options == ["--include", "--local-dir"]
-    assert all(re.search(rf"^\s+{option} ", shown.stdout, re.MULTILINE) for option in options)
-    assert f"{words[words.index('--local-dir') + 1]}/draft" == RECIPES[words[2]][2]
 
 
 def test_check_prints_what_the_recipe_serves(target):

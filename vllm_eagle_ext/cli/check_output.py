@@ -196,7 +196,6 @@ def _asked(final: Final) -> str:
 
 
 def _print_command(final: Final, console: Console) -> None:
-    from vllm_eagle_ext.start.convert import way_out
     from vllm_eagle_ext.start.serve import download_line, not_looked_at, serve_command
 
     result, answer = final.files, final.answer
@@ -206,8 +205,6 @@ def _print_command(final: Final, console: Console) -> None:
         return
     unseen = ", ".join(not_looked_at(result, asked=answer.is_asked))
     console.print(f"{_asked(final)} Not looked at: {unseen}.")
-    if copying := way_out(result):
-        console.print(f"A copy for vLLM without this package: {copying}", markup=False)
     served = "Would be served" if answer.is_asked else "Would be served, by its files"
     download = download_line(result)
     if download:

@@ -12,11 +12,7 @@ from importlib.util import find_spec
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.log import NAME as LOGGED
-from vllm_eagle_ext.memory.device import loaded_kernels
-from vllm_eagle_ext.releases import how_tested, is_tested
-from vllm_eagle_ext.start.ask import usual_runner
-from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
-from vllm_eagle_ext.version import INSTALL_VLLM, __version__
+from vllm_eagle_ext.version import INSTALL_VLLM, __version__, how_tested, is_tested
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 
@@ -33,7 +29,7 @@ def read_status() -> list[StatusLine]:
     if find_spec("vllm") is None:
         return [*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")]
     try:
-        lines += [_release(vllm_version()), *_command(), *_cpu(), *_loaded()]
+        lines += [_release(vllm_version()), *_command(), *_loaded()]
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
         lines.append(StatusLine(False, cannot_import(error)))
     return lines
@@ -73,23 +69,6 @@ def _allowed() -> StatusLine:
     return StatusLine(False, f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name")
 
 
-def _cpu() -> Iterator[StatusLine]:
-    """Say what this CPU lacks, where vLLM runs on it."""
-    kernels = loaded_kernels()
-    if kernels is None:
-        return
-    if not kernels.bf16:
-        yield StatusLine(True, BF16_FALLBACK)
-    lacking = {
-        "packed into integers (AWQ, GPTQ, W4A16)": kernels.packed_weights,
-        "of eight-bit integers (W8A8)": kernels.exact_int8,
-    }
-    if refused := " or ".join(name for name, is_there in lacking.items() if not is_there):
-        yield StatusLine(
-            True, f"this CPU has no kernel of vLLM's for weights {refused}: such drafts are refused"
-        )
-
-
 def _loaded() -> Iterator[StatusLine]:
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.platforms import current_platform
@@ -105,28 +84,8 @@ def _loaded() -> Iterator[StatusLine]:
         yield StatusLine(True, f"vLLM knows our drafters: {', '.join(ours)}")
     device = current_platform.device_type
     if device not in ("cpu", "cuda"):
-        found = repr(device) if device else "no device"
-        yield StatusLine(False, f"vLLM finds {found} here; this package needs a CPU or CUDA build")
+        kind = repr(device) if device else "no device"
+        yield StatusLine(False, f"vLLM finds {kind} here; this package needs a CPU or CUDA build")
         return
     yield StatusLine(True, f"vLLM would run on: {device}")
-    yield from _runner_and_replay(device)
     yield StatusLine(True, f"look for this line in the log of a start: {LOGGED}: Drafting is on: ..")
-
-
-def _runner_and_replay(device: str) -> Iterator[StatusLine]:
-    """Foresee both by the rules of a start; a model and its options have their word too."""
-    runner, forced = usual_runner(), os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
-    if forced is not None:
-        why = f"VLLM_USE_V2_MODEL_RUNNER={forced}"
-    elif runner == "v2":
-        why = "unless a start needs V1; its log says so"
-    else:
-        why = "V2 needs Triton, which is not usable here"
-    yield StatusLine(True, f"vLLM's model runner: {runner.upper()} ({why})")
-    if device == "cpu":
-        replay = "yes, with --dtype bfloat16" + (
-            " and --no-enable-prefix-caching" if runner == "v1" else ""
-        )
-    else:
-        replay = "yes" if runner == "v2" else "no: on a GPU it needs the runner V2"
-    yield StatusLine(True, f"replay for hybrid targets: {replay}")

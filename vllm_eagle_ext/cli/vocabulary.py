@@ -166,7 +166,7 @@ def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
 
     case, reasons = checked.inspection.case, ["a draft that `vllm-eagle check` understands"]
     if case is not None:
-        reasons = [*obstacles(case, checked.target_config)]
+        reasons = [*obstacles(case)]
     if case is not None and not reasons and entries >= case.target.vocab_size:
         raise OptionsError(
             field="--entries", value=entries, allowed=f"64 to {case.target.vocab_size - 1}",

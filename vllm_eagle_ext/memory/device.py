@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, get_args
 
-from vllm_eagle_ext.releases import is_from
+from vllm_eagle_ext.version import is_from
 
 Prefill = Literal["triton", "flashinfer", "cutedsl"]
 PREFILLS: tuple[str, ...] = ("auto", *get_args(Prefill))

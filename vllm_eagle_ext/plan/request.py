@@ -15,7 +15,7 @@ from vllm_eagle_ext.draft.attention import WindowOption
 from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.device import ASSUMED_GPU, NEWEST_RELEASE, PREFILLS, Device, key_dim
-from vllm_eagle_ext.start.platforms import read_release
+from vllm_eagle_ext.start.check import read_release
 from vllm_eagle_ext.version import installed_vllm
 
 GIB = 2**30

@@ -35,7 +35,6 @@ from vllm_eagle_ext.memory.footprint import (
     round_up,
     savings_line,
 )
-from vllm_eagle_ext.start import metrics
 
 logger = get_logger(__name__)
 
@@ -59,7 +58,6 @@ def log_start_line(vllm_config: VllmConfig) -> None:
     except Exception as error:  # noqa: BLE001 - no engine may fail for a line of its log
         logger.warning("Could not estimate replay savings: %s", error)
         return
-    metrics.correct_state(replay.state, replay.state_blocks)
     if not fit:
         return
     length = vllm_config.model_config.max_model_len

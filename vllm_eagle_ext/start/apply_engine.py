@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.families.resolved_marker import write_marker
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
-from vllm_eagle_ext.memory.state_scheme import OPTION
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.ask import asked_speculative
@@ -27,15 +24,13 @@ logger = get_logger(__name__)
 _MARK = "_eagle_ext_set"  # field of EngineArgs -> what it was, and what it was set to
 _DROP, _ONE_MANAGER = "disable_eagle_block_drop", "disable_hybrid_kv_cache_manager"
 _KEPT_BLOCK = (
-    "Prefix cache: a hit keeps its last block. The keys and values of {title} drafts follow only from "
-    "the target's hidden states. vLLM drops the block for drafts that also read the next token, and "
-    "calls keeping it experimental. {key} false in the speculative config drops it."
+    "Prefix cache: a hit keeps its last block, because {title} drafts read no token after it. vLLM "
+    "drops it for drafts that do; {key} false in the speculative config drops it here."
 )
 _ONE_GROUP = (
     "KV cache: draft and target share one group and keep all tokens. The draft attends only to the last "
-    "{window}. In a group of its own vLLM would drop older tokens, and lose hits in the prefix cache. "
-    "It would also cut the target's layers into groups as small as the draft. "
-    "--no-disable-hybrid-kv-cache-manager keeps them apart."
+    "{window}. Apart, vLLM would lose hits in the prefix cache, and cut the target's layers into small "
+    "groups. --no-disable-hybrid-kv-cache-manager keeps them apart."
 )
 _LEFT_TO_VLLM = "left to vLLM, which replays it (--use-replayssm)."
 _OUR_SCHEDULER = (
@@ -54,7 +49,7 @@ def take_back(engine_args: Any) -> None:
 def _set_for_a_start(engine_args: Any, field: str, value: object) -> None:
     """Set a field, which vLLM reads after it has built the SpeculativeConfig.
 
-    A start may run the preflight twice: a second wrapper, of another plugin, hides the first.
+    A start may take these steps twice: a second wrapper, of another plugin, hides the first.
     """
     if getattr(engine_args, field) == value:
         return
@@ -67,8 +62,7 @@ def keep_last_block(engine_args: Any, config: Any, case: Case) -> None:
     """Turn off vLLM's drop of a hit's last block for drafts that do not need it.
 
     The last row of a block of an EAGLE-3 draft was made with the token after the block, which may be
-    another one in the text that hits; vLLM therefore computes that block again. vLLM 0.32 does so for
-    DFlash drafts too, whose rows read no such token; 0.33 does not.
+    another one in the text that hits. vLLM 0.32 drops it for DFlash drafts too; 0.33 does not.
     """
     if not case.spec.family.caches_target_states or not hasattr(config, _DROP):
         return
@@ -128,43 +122,3 @@ def apply_hybrid_state(engine_args: Any, half_built: Any, options: Options) -> N
             replay_kernels=options.replay_kernels,
         )
         compat.use_architecture(target, REPLAYING_TARGETS[architecture])
-
-
-def require_followed(options: Options, model: str) -> None:
-    """Refuse what only this package's drafters follow, for a draft that plain vLLM loads unchecked.
-
-    Raises:
-        OptionsError: a window or a vocabulary of the draft is asked for.
-    """
-    for name in ("draft_vocabulary", "draft_window"):
-        if (value := getattr(options, name)) is not None:
-            raise OptionsError(
-                field=f"additional_config.eagle_ext.{name}",
-                value=value,
-                allowed=f"no value for the draft {model!r}, which plain vLLM loads",
-                remedy="leave the option out, or name a draft that `vllm-eagle check` approves",
-            )
-
-
-def require_drafts(options: Options) -> None:
-    """Refuse what is of no use in a run without drafts, which has nothing to replay or verify.
-
-    Raises:
-        HybridStateError: replay is asked for.
-        OptionsError: adaptive verification or a draft vocabulary is.
-    """
-    for name in ("adaptive_verification", "draft_vocabulary"):
-        if value := getattr(options, name):
-            raise OptionsError(
-                field=f"additional_config.eagle_ext.{name}",
-                value=value,
-                allowed=f"{json.dumps(Options.model_fields[name].default)} without a speculative config",
-                remedy="leave the option out, or name a draft",
-            )
-    if options.hybrid_state == "replay":
-        raise HybridStateError(
-            field=OPTION,
-            value="replay",
-            allowed="'auto' or 'per_token' without a speculative config",
-            remedy="leave the option out, or name a draft",
-        )

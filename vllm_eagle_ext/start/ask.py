@@ -15,8 +15,8 @@ from vllm_eagle_ext.draft.case import DraftRequest, Runner
 from vllm_eagle_ext.draft.registry import method_drafts_in_parallel, methods
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.releases import is_from
 from vllm_eagle_ext.start.rules.vllm_config import runner_of
+from vllm_eagle_ext.version import is_from
 
 # Methods that vLLM takes, or falls back to, for drafts whose method was not named.
 MISTAKABLE = (None, "draft_model", "eagle")
@@ -66,17 +66,19 @@ def draft_request(
     Args:
         method: that vLLM took from words in the draft's path.
     """
+    from vllm.model_executor.models.registry import ModelRegistry
+
     asked = asked_speculative(engine_args)
     method, k = method or asked.get("method"), asked.get("num_speculative_tokens")
     in_parallel = bool(asked.get("parallel_drafting"))
     speculative = SimpleNamespace(method=method, parallel_drafting=in_parallel)
     return DraftRequest(
-        options=options, method=method, k=k if isinstance(k, int) else None,
+        options=options, method=method, k=k if isinstance(k, int) and k > 0 else None,
         max_model_len=target.max_model_len,
         runner=_runner(engine_args, target, parallel, speculative),
         parallel_drafting=in_parallel or method_drafts_in_parallel(method),
         v2_needs_aux_states=not is_from(compat.vllm_version(), "0.33"),
-        registered=compat.registered_architectures(),
+        registered=frozenset(ModelRegistry.get_supported_archs()),
     )  # fmt: skip
 
 
@@ -86,18 +88,6 @@ def _runner(engine_args: Any, target: Any, parallel: Any, speculative: Any) -> R
         return runner_of(half_built_config(engine_args, target, parallel, speculative))
     except (ValueError, TypeError, AttributeError):
         return None
-
-
-def usual_runner() -> Runner:
-    """Return the model runner of a plain start."""
-    from vllm.config import ParallelConfig, VllmConfig
-
-    config = VllmConfig.__new__(VllmConfig)
-    config.__dict__.update(
-        attention_config=SimpleNamespace(hisparse_config=None), watermark_config=None,
-        speculative_config=None, parallel_config=ParallelConfig(),
-    )  # fmt: skip
-    return runner_of(config)
 
 
 def is_looked_at(engine_args: Any, target: Any) -> bool:

@@ -1,56 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a start through the preflight, in two steps of vLLM's: where it builds its SpeculativeConfig the
-draft is inspected and what was decided is written; once it has its VllmConfig the engine is judged."""
+"""Takes a start through two steps of vLLM's: where it builds its SpeculativeConfig the draft is
+inspected, and what was decided is written; once it has its VllmConfig the engine is judged."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.draft import Case, Inspection
+from vllm_eagle_ext.draft import (
+    DraftFiles,
+    Inspection,
+    TargetFacts,
+    inspect_draft,
+    read_config,
+    read_draft_files,
+)
+from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.draft.flags import LAYER_BLOCK
-from vllm_eagle_ext.draft.registry import methods
+from vllm_eagle_ext.draft.registry import (
+    drafter_of,
+    method_may_lie_in_the_target,
+    methods,
+    own_model_types,
+)
 from vllm_eagle_ext.draft.silent_keys import ROPES, without_nulls
-from vllm_eagle_ext.errors import UnsupportedVllmError
+from vllm_eagle_ext.draft.target_facts import PLAIN_MODELS, target_rope
+from vllm_eagle_ext.errors import (
+    EagleExtError,
+    GgufDraftError,
+    UnsupportedVllmError,
+)
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
-from vllm_eagle_ext.releases import how_tested
 from vllm_eagle_ext.start import failed_start, metrics
 from vllm_eagle_ext.start.apply import apply_spec, require_quantisation
 from vllm_eagle_ext.start.apply_engine import (
     apply_hybrid_state,
     keep_last_block,
     keep_prompts,
-    require_drafts,
     share_the_targets_group,
     take_back,
 )
 from vllm_eagle_ext.start.ask import (
+    MISTAKABLE,
     asked_speculative,
     draft_request,
     half_built_config,
     is_looked_at,
 )
-from vllm_eagle_ext.start.inspect_start import inspect_start
-from vllm_eagle_ext.start.messages import judge, log_inspection
+from vllm_eagle_ext.start.messages import judge, log_inspection, raise_errors
 from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
+from vllm_eagle_ext.version import how_tested
 
 logger = get_logger(__name__)
 
-_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: what the second step is given
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Holds what the first step hands to the second."""
-
-    options: Options
-    case: Case | None  # of a draft that this package serves
+_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: options, and the case of a draft that is served
 
 
 def build_speculative_config(
@@ -77,16 +89,19 @@ def build_speculative_config(
     if not options.enabled:
         return build()
     # Before vLLM builds, whose own errors would come first.
-    asked, inspection = asked_speculative(engine_args), None
+    speculative, inspection = asked_speculative(engine_args), None
     request = partial(draft_request, engine_args, target_model_config, parallel_config, options)
-    if asked:
+    if speculative:
         failed_start.watch()
         if is_looked_at(engine_args, target_model_config):
             inspection = inspect_start(engine_args, target_model_config, request())
     config = _build(build, inspection, target_model_config)
-    if config is None:
-        require_drafts(options)
-    elif asked and asked["method"] is None and isinstance(config.model, str):
+    if (
+        config is not None
+        and speculative
+        and speculative["method"] is None
+        and isinstance(config.model, str)
+    ):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
     case = inspection.case if inspection and config and config.method in methods() else None
     if config is not None and inspection is not None and config.method in methods():
@@ -95,7 +110,7 @@ def build_speculative_config(
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
         keep_prompts(engine_args, half_built)
         apply_hybrid_state(engine_args, half_built, options)
-    setattr(engine_args, _JUDGED, _Start(options, case))
+    setattr(engine_args, _JUDGED, (options, case))
     return config
 
 
@@ -114,11 +129,11 @@ def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     Raises:
         EagleExtError: what it cannot serve rightly.
     """
-    start: _Start | None = vars(engine_args).pop(_JUDGED, None)
-    if start is None:
+    if _JUDGED not in vars(engine_args):
         return
-    judge(ENGINE_RULES, start.options, config=vllm_config, case=start.case)
-    if start.case is not None:
+    options, case = vars(engine_args).pop(_JUDGED)
+    judge(ENGINE_RULES, options, config=vllm_config, case=case)
+    if case is not None:
         config, release = vllm_config.speculative_config, compat.vllm_version()
         logger.info(
             "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
@@ -140,7 +155,7 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
     share_the_targets_group(engine_args, target, case)
     apply_spec(config, case, strict=case.request.options.strict)
     require_quantisation(config, case)
-    log_inspection(inspection, target.get_total_num_hidden_layers())
+    log_inspection(case, inspection.findings, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)
 
 
@@ -161,25 +176,16 @@ def build_on_untested_vllm(
         return build_speculative_config(engine_args, target_model_config, parallel_config, build)
     if options.enabled:
         try:
-            _refuse_if_needed(engine_args, target_model_config, parallel_config)
+            if asked_speculative(engine_args):
+                request = draft_request(engine_args, target_model_config, parallel_config, Options())
+                inspection = inspect_start(engine_args, target_model_config, request)
+                if inspection and inspection.case:
+                    judge(UNTESTED_RULES, Options(), case=inspection.case)
         except UnsupportedVllmError:
             raise
         except Exception as error:  # noqa: BLE001
             logger.warning("The draft could not be checked on this vLLM: %s", error)
-        if options.hybrid_state == "replay":
-            logger.warning(
-                "hybrid_state is 'replay', which is not used on this untested vLLM: it keeps one state "
-                "block per draft token."
-            )
     return build()
-
-
-def _refuse_if_needed(engine_args: Any, target: Any, parallel: Any) -> None:
-    if asked_speculative(engine_args):
-        request = draft_request(engine_args, target, parallel, Options())
-        inspection = inspect_start(engine_args, target, request)
-        if inspection and inspection.case:
-            judge(UNTESTED_RULES, Options(), case=inspection.case)
 
 
 # A null of these stops a start elsewhere: no class refuses it.
@@ -236,3 +242,83 @@ def build_without_nulls(
                 raise
             del kept[key]
     return build(kept)
+
+
+# By name. A dry start is given here what its parent has read, and reads no draft itself.
+READ: dict[str, DraftFiles] = {}
+
+
+def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspection | None:
+    """Apply the rules to the draft's files.
+
+    Returns:
+        None for drafts that are not looked at: those of another method, or in another kind of storage.
+
+    Raises:
+        EagleExtError: the request or the checkpoint cannot be served rightly.
+    """
+    # Whether it is a draft of this package's, by the method that was asked for or by its config.
+    speculative = asked_speculative(engine_args)
+    model = speculative.get("model")
+    place = _place(engine_args, speculative)
+    if not isinstance(model, str) or not model:  # vLLM has its words for it, or another draft
+        return None
+    if request.method not in methods() and not _may_be_mistaken(model, request.method, place):
+        return None
+    if method_may_lie_in_the_target(request.method) and model == target.model:
+        return None
+    if "://" in model:
+        logger.warning(
+            "Draft %r lies neither in a folder nor on the hub: not checked; plain vLLM loads it.", model
+        )
+        return None
+    # Its files, and what the rules say of them.
+    try:
+        files = READ.get(model) or read_draft_files(model, **place)
+    except GgufDraftError:
+        if not gguf_plugin_is_active():
+            raise
+        logger.warning("Draft %r is a GGUF: not checked; left to vllm-gguf-plugin.", model)
+        return None
+    if hook := own_model_types().get(str(files.config.get("model_type"))):
+        resolve_name(hook)()
+    inspection = inspect_draft(files, target_facts(target), request)
+    raise_errors(inspection, model)
+    return inspection
+
+
+def target_facts(target: Any) -> TargetFacts:
+    """Collect what the rules ask of the target, as vLLM has read it."""
+    folder, text = Path(target.model), target.hf_text_config.to_dict()
+    return TargetFacts(
+        num_layers=target.get_total_num_hidden_layers(),
+        hidden_size=target.get_hidden_size(),
+        vocab_size=target.get_vocab_size(),
+        rope=target_rope(text),
+        max_position_embeddings=text.get("max_position_embeddings"),
+        folder=folder if folder.is_dir() else None,
+    )
+
+
+def _may_be_mistaken(model: str, method: str | None, place: dict[str, Any]) -> bool:
+    """Find out whether a supported draft is named under a method that would run it as something else.
+
+    Reads only config.json.
+    """
+    if method not in MISTAKABLE or model in ("ngram", "[ngram]"):
+        return False
+    try:
+        config = read_config(model, **place)
+    except EagleExtError:
+        return False  # whatever it is, vLLM reports it
+    is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
+    return drafter_of(config, None) is not None and not is_plain
+
+
+def _place(engine_args: Any, speculative: dict[str, Any]) -> dict[str, Any]:
+    """Say where the draft's files are looked for, as keywords of the functions that read them."""
+    return {
+        "revision": speculative.get("revision"),
+        "token": engine_args.hf_token,
+        "download_dir": engine_args.download_dir,
+    }

@@ -7,13 +7,18 @@ What vLLM makes of the whole command is for a dry start (`dry.py`), or for the e
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from vllm_eagle_ext.draft import (
     DraftFiles,
+    DraftSpec,
     Inspection,
     TargetFacts,
     inspect_draft,
@@ -22,20 +27,21 @@ from vllm_eagle_ext.draft import (
 )
 from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import published_architecture
-from vllm_eagle_ext.draft.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.draft.draft_files import OnValues
 from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel
-from vllm_eagle_ext.draft.rules.request import wanted_runner
+from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
-from vllm_eagle_ext.draft.sources import FolderSource
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
-from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.memory.device import NEWEST_RELEASE
+from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
+from vllm_eagle_ext.memory.device import NEWEST_RELEASE, OLDEST_RELEASE
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching
 from vllm_eagle_ext.options import KEY, parse_options
-from vllm_eagle_ext.releases import how_tested, is_from
 from vllm_eagle_ext.start.ask import speculative_keys
-from vllm_eagle_ext.start.platforms import find_platform, read_release, usual_k
-from vllm_eagle_ext.version import installed_vllm
+from vllm_eagle_ext.start.described import DEVICES
+from vllm_eagle_ext.version import how_tested, installed_vllm, is_from
+
+PLATFORMS = ("auto", "cpu", "cuda", *(f"cuda:{name}" for name in DEVICES))
+_BUILDS = ("cpu", "rocm", "xpu", "tpu")  # in the local part of a version; CUDA's has a number or none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +49,10 @@ class CheckRequest:
     """Names a draft and a target, and holds what a user says of the engine in vLLM's own words."""
 
     draft: str
-    draft_field: str = "DRAFT"  # what an error calls it
     target: str | None  # None: as the draft names it
     k: int | None = None
     method: str | None = None
     revision: str | None = None
-    token: str | None = None
     options: Mapping[str, Any]  # as in additional_config.eagle_ext
     platform: str = "auto"
     release: str | None = None  # of the vLLM that will serve; None: the one that is here
@@ -97,7 +101,8 @@ class CheckResult:
 
     @property
     def tensor_parallel_size(self) -> int:
-        return int(self.request.engine.get("tensor_parallel_size") or 1)
+        ranks = self.request.engine.get("tensor_parallel_size")
+        return ranks if isinstance(ranks, int) else 1  # vLLM has its words for others
 
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
@@ -117,7 +122,6 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
             return checked
     # What is asked.
     options = parse_options({KEY: request.options})
-    _refuse_no_counts(request.engine)
     request = _with_speculative(request)
     platform, why, needs_aux_states = _platform(request)
     draft_request = DraftRequest(
@@ -131,9 +135,10 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
-    if folder.is_dir():
-        _look_at_weights(name, folder)
-    files = _read_draft(request, on_values)
+    files = read_draft_files(
+        request.draft, revision=request.revision, field="DRAFT", download_dir=request.download_dir,
+        subfolders=request.subfolders, on_values=on_values,
+    )  # fmt: skip
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
     draft_request = _decided(draft_request, inspection, request)
@@ -179,11 +184,11 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
 
 def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
     """Return the target's name, by the draft where none is given, and its config.json."""
-    place: dict[str, Any] = {"token": request.token, "download_dir": request.download_dir}
+    folder = request.download_dir
     name = request.target or read_named_target(
-        request.draft, field=request.draft_field, revision=request.revision, **place
+        request.draft, revision=request.revision, download_dir=folder
     )
-    return name, read_config(name, revision=request.target_revision, **place)
+    return name, read_config(name, revision=request.target_revision, download_dir=folder)
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:
@@ -204,35 +209,60 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     return replace(request, method=method) if request.method is None and type(method) is str else request
 
 
-def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
-    for name, unit in (("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages")):
-        count = engine.get(name, 1)
-        if type(count) is not int or count < 1:
-            raise SpeculativeConfigError(
-                field=f"--engine: {name}", value=count, allowed="a whole number above 0",
-                remedy=f"give the number of {unit}, or leave it out for one",
-            )  # fmt: skip
+def usual_k(spec: DraftSpec | None) -> int:
+    """Return the K that a draft was trained for, or 3."""
+    if spec is None:
+        return 3
+    most = spec.most_drafted
+    # A file that states more than any training unrolls is not followed.
+    trained = spec.trained_k if (spec.trained_k or 0) <= MOST_K else None
+    usual = trained or most or 3
+    return min(usual, most) if most else usual
 
 
-def _look_at_weights(target: str, folder: Path) -> None:
-    """Refuse a target whose files are not what their names say.
+def find_platform(name: str) -> tuple[str, str]:
+    """Find the platform that a check is for, and why it is assumed.
+
+    Args:
+        name: one of PLATFORMS.
 
     Raises:
-        UnsupportedDraftError: something else lies in a file's place.
+        SpeculativeConfigError: another word.
     """
-    paths = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
-    # The hub's cache links to whole files.
-    names = [path.name for path in paths if not path.is_symlink()]
-    refuse_disguised(FolderSource(target, folder), names)
+    if name not in PLATFORMS:
+        raise SpeculativeConfigError(
+            field="--platform", value=name, allowed=", ".join(PLATFORMS),
+            remedy="leave it out for the platform of the vLLM that is installed",
+        )  # fmt: skip
+    return _installed() if name == "auto" else (name.partition(":")[0], "as --platform says")
 
 
-def _read_draft(request: CheckRequest, on_values: OnValues | None) -> DraftFiles:
-    return read_draft_files(
-        request.draft,
-        revision=request.revision,
-        token=request.token,
-        download_dir=request.download_dir,
-        field=request.draft_field,
-        subfolders=request.subfolders,
-        on_values=on_values,
-    )
+def _installed() -> tuple[str, str]:
+    release = installed_vllm()
+    if release is None:
+        has_gpu = shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia/version")
+        why = "and there is an NVIDIA GPU" if has_gpu else "a GPU is assumed"
+        return "cuda", f"no vLLM is installed here, {why}"
+    build = next((build for build in _BUILDS if build in release.partition("+")[2]), "cuda")
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu" or sys.platform == "darwin":
+        build = "cpu"
+    return build, f"vLLM {release} is installed here ({how_tested(release)})"
+
+
+def read_release(given: str) -> str:
+    """Return a release that is given by --vllm.
+
+    Raises:
+        OptionsError: it is none, or older than those that are known.
+    """
+    try:
+        release = Version(given)
+        is_known = release >= Version(OLDEST_RELEASE)
+    except ValueError:  # InvalidVersion is one, and what Python says of thousands of digits
+        is_known = False
+    if not is_known:
+        raise OptionsError(
+            field="--vllm", value=given, allowed=f"a release from {OLDEST_RELEASE} on, such as "
+            f"{NEWEST_RELEASE}", remedy="leave it out for the release that is installed",
+        )  # fmt: skip
+    return release.public

@@ -20,10 +20,8 @@ from vllm_eagle_ext.draft import Case, inspect_draft
 from vllm_eagle_ext.draft.headers import header_length, parse_json
 from vllm_eagle_ext.draft.stock_gaps import stock_gaps, unread_names
 from vllm_eagle_ext.draft.tensors import canonical_name
-from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
-from vllm_eagle_ext.printable import shell_line
-from vllm_eagle_ext.start.check import CheckResult
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
+from vllm_eagle_ext.start.check import CheckResult, usual_k
 from vllm_eagle_ext.start.serve import serve_command
 
 # Warnings of what only acceptance under an option decides.
@@ -128,18 +126,6 @@ def _refused(result: CheckResult, reasons: list[str], remedy: str = _SERVE) -> U
         allowed="one that vLLM serves rightly by keys of config.json and names of tensors",
         remedy=remedy, more=reasons,
     )  # fmt: skip
-
-
-def way_out(result: CheckResult) -> str | None:
-    """Compose the command that makes a copy; None where there is none to make, or none is needed."""
-    if result.request.options:
-        return None
-    try:
-        conversion = convert(result)
-    except EagleExtError:
-        return None
-    words = ["vllm-eagle", "convert", result.request.draft, "OUT", "--target", result.target_name]
-    return shell_line(words) if conversion else None
 
 
 def start_command(result: CheckResult, conversion: Conversion, out: Path) -> str:

@@ -42,8 +42,11 @@ _COMPILED = frozenset(
     }
 )  # fmt: skip
 _OPERATORS = ("_C", "_moe_C", "_C_cache_ops", "_C_cuda_utils", "_vllm_fa2_C", "_vllm_fa3_C")
+_LEAST_CAPABILITY = {  # of compiled questions that layers ask when they are imported
+    f"cutlass_scaled_mm_supports_{kind}": least
+    for kind, least in (("fp8", 89), ("block_fp8", 90), ("fp4", 100))
+}
 _count = 1  # devices
-_libraries: list[Any] = []  # registrations live as long as these
 _has_context: Callable[[], bool] | None = None  # torch's own answer, before it is described
 
 
@@ -87,7 +90,6 @@ def describe(name: str) -> None:
     sys.meta_path.insert(0, _Empty())
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     _describe_torch(device)
-    _answer_operators(device)
     _name_operators()
     _describe_triton(device)
     _describe_platform(device)
@@ -136,22 +138,6 @@ def _describe_torch(device: Device) -> None:
     cuda.get_device_properties = lambda *_, **__: properties
 
 
-def _answer_operators(device: Device) -> None:
-    """Answer three compiled questions that layers ask when they are imported, by compute capability.
-
-    Symptom: "'_OpNamespace' '_C' object has no attribute 'cutlass_scaled_mm_supports_fp8'".
-    REMOVE WHEN layers ask when they are built.
-    """
-    import torch
-
-    library = torch.library.Library("_C", "FRAGMENT")
-    for kind, least in (("fp8", 89), ("block_fp8", 90), ("fp4", 100)):
-        name = f"cutlass_scaled_mm_supports_{kind}"
-        library.define(f"{name}(int cuda_device_capability) -> bool")
-        library.impl(name, lambda asked, least=least: asked >= least, "CompositeExplicitAutograd")
-    _libraries.append(library)
-
-
 class _Operator:
     """Stands for a compiled operator, and for its overloads; it cannot run."""
 
@@ -168,7 +154,7 @@ class _Operator:
 
 
 def _name_operators() -> None:
-    """Give the CUDA build's operators names.
+    """Give the CUDA build's operators names, and answer the questions that layers ask of its kernels.
 
     Symptom: classes such as DFlash2's cannot be looked at: they take `torch.ops._C.silu_and_mul` by
         name when they are imported, or register a fake for it.
@@ -183,6 +169,8 @@ def _name_operators() -> None:
         try:
             return find(self, name)
         except AttributeError:
+            if least := _LEAST_CAPABILITY.get(name):
+                return lambda capability: capability >= least
             if self.name in _OPERATORS and not name.startswith("__"):
                 return _Operator(f"{self.name}::{name}")
             raise

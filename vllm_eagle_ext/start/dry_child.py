@@ -29,6 +29,10 @@ TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
 _BRIEF = 400
+_OF_CHECK = (  # what its own options say, in vLLM's names
+    "model", "speculative_config", "tensor_parallel_size", "max_model_len", "revision", "download_dir",
+    "additional_config",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,7 @@ class DryRequest:
     """Holds what a parent asks: words of `vllm serve`, and what it has read."""
 
     words: Sequence[str]  # the target first
+    further: int = 0  # words at the end that a user gave
     draft: str
     files: DraftFiles
     places: Mapping[str, str] = field(default_factory=dict)  # name -> the folder that stands for it
@@ -84,7 +89,10 @@ def warm(device: str | None) -> None:
 
 def answer(request: DryRequest) -> dict[str, Any]:
     """Make vLLM's config for a request, and say what was found on the way."""
-    from vllm_eagle_ext.start import described, inspect_start, messages, vllm_says
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    from vllm_eagle_ext.start import build, described, messages, vllm_says
 
     # The command's words. Of the draft's files only what the parent has read is judged.
     try:
@@ -95,12 +103,12 @@ def answer(request: DryRequest) -> dict[str, Any]:
         return {"not_asked": _REMOTE}
     described.give_devices(words.tensor_parallel_size * words.pipeline_parallel_size)
     speculative = dict(words.speculative_config or {})
-    inspect_start.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
+    build.READ[str(speculative.get("model"))] = replace(request.files, model=request.draft)
     # vLLM's config, with what rules find on the way. The error that ends it is the last finding.
-    config, settled = None, {}
+    config, settled, server = None, {}, UsageContext.OPENAI_API_SERVER
     with messages.collecting() as collected:
         try:
-            config = _configured(words)
+            config = AsyncEngineArgs.from_cli_args(words).create_engine_config(server)
             settled = {**_settled(config), "recurrent_state": collected.state}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever ends a start is its answer
             if why := _is_no_answer(error, request):
@@ -131,13 +139,17 @@ def _parsed(request: DryRequest) -> Any:
     """Read the words by vLLM's own parser, and put the places of checkpoints for their names.
 
     Raises:
-        _UsageError: the parser refuses them.
+        _UsageError: the parser refuses them, or they say again what the check was told before.
     """
     target, *words = request.words
     try:
-        args = _parser().parse_args(["--model", target, *words])
+        ends = (len(words) - request.further, len(words))
+        ours, args = (_parser().parse_args(["--model", target, *words[:end]]) for end in ends)
     except (SystemExit, ValueError, TypeError, OSError) as error:
         raise _UsageError(brief(error)) from None
+    for name in _OF_CHECK:
+        if getattr(ours, name) not in (getattr(args, name), _parser().get_default(name)):
+            raise _UsageError(f"{name} is named twice: leave it out after --")
     args.model = request.places.get(target, target)
     speculative = dict(args.speculative_config or {})
     if (model := str(speculative.get("model"))) in request.places:
@@ -155,13 +167,6 @@ def _parser() -> Any:
             raise _UsageError(message)
 
     return AsyncEngineArgs.add_cli_args(Parser(add_help=False))
-
-
-def _configured(args: Any) -> Any:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
-    return AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def _settled(config: Any) -> dict[str, Any]:

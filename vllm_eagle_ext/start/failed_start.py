@@ -9,8 +9,7 @@ that Ray starts inherit nothing: their errors come back through Ray to a process
 The file lies in memory and has no name in any folder: nobody else can put one in its place, and it is
 gone with the process, however that ends. Linux has such files; elsewhere nothing is noted.
 
-Users without a draft, and programs that catch the exception, see nothing of this. Nothing of it may
-fail a start.
+Without a draft, and where the exception is caught, nothing is seen of this. None of it may fail a start.
 """
 
 from __future__ import annotations
@@ -21,16 +20,89 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.printable import printable
-from vllm_eagle_ext.start.failure_causes import earliest, is_pointer, telling
+
+_ERROR = re.compile(r"\b\w*(?:Error|Exception)\b: .+|\bValue error, .+")  # the second: pydantic's
+_POINTERS = (  # of messages whose cause stands elsewhere
+    "Engine core initialization failed",
+    "during engine core initialization",
+    "EngineCore encountered an issue",
+    "WorkerProc initialization failed",
+    "check the stack trace above",
+    "Ray workers have not started successfully",
+    "died with exit code",
+    "died unexpectedly",
+    "validation error for",
+    "validation errors for",
+)
+# By SIGKILL, as vLLM and `measure` tell the ends of their processes. None: vLLM asked too early.
+_KILLED = re.compile(
+    r"proc(?:ess)? (\S+) .*exit code:? (?:-9|None)\b|'([^']+)': -9\b|\bexit status -9\b"
+)
+_LOGGED = re.compile(r"\((?P<process>[^()]* pid=\d+)\) ERROR ")  # vLLM's prefix of a line
+
+
+def is_pointer(line: str) -> bool:
+    """Find out whether the line says only that there is an error."""
+    return any(text in line for text in _POINTERS)
+
+
+def telling(line: str) -> str | None:
+    """Give what the line names of an error, if it is more than that there is one."""
+    error = _ERROR.search(line)
+    return error.group() if error and not is_pointer(line) else None
+
+
+def earliest(said: Sequence[tuple[str, str]]) -> int | None:
+    """Find which of them is the cause; None where none tells.
+
+    Args:
+        said: process and error, in the order of time.
+
+    A process's last error is the one that ended it, unless that points elsewhere. Of several such, the
+    first led to the others.
+    """
+    last = {process: place for place, (process, _) in enumerate(said)}
+    return min((place for place in last.values() if not is_pointer(said[place][1])), default=None)
+
+
+def cause_of(error: str, log: Sequence[str]) -> tuple[str, int]:
+    """Find what tells the cause, and the number of log lines up to it.
+
+    It is the error itself, or where that only points elsewhere the line of the log that does not. A
+    process that was killed comes before both: all others follow from it.
+    """
+    for number, line in enumerate([*log, error], start=1):
+        dead = _KILLED.search(line)
+        if dead and not (
+            "None" in line and any("(Worker" in each and " ERROR " in each for each in log)
+        ):
+            name = dead[1] or dead[2] or "its process"
+            said = f"Error: {name} was killed (SIGKILL), as the kernel does where memory runs out"
+            return said, min(number, len(log))
+    if telling(error) is None:
+        logged = [
+            (at, match["process"], line)
+            for at, line in enumerate(log)
+            if (match := _LOGGED.search(line)) and _ERROR.search(line)
+        ]
+        first = earliest([(process, line) for _, process, line in logged])
+        place = None if first is None else logged[first][0]
+        if place is None:  # nothing that a process of vLLM's logged as an error
+            place = next((at for at in range(len(log) - 1, -1, -1) if telling(log[at])), None)
+        if place is not None and (words := telling(log[place])):
+            return words, place + 1
+    return error, len(log)
+
 
 NOTES = "EAGLE_EXT_NOTES"  # environment variable; vLLM warns of unknown ones that begin with VLLM_
 _MOST_BYTES, _MOST_CHARACTERS = 1 << 16, 4000
@@ -107,39 +179,21 @@ def _note(error: BaseException) -> None:
 
 def line_of(error: BaseException) -> str:
     """Give an error's name and the line of its message that tells; without one, the code that raised."""
-    name, first, others = _told(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    if found := _of_pydantic(error):
-        line = f"{name}: {found}"
-    elif first and is_pointer(first):
-        line = next(filter(telling, others), f"{name}: {first}")
-    elif first:
-        line = f"{name}: {first}"
-    else:
-        at = frames[-1] if frames else None
-        line = f"{name}: {at.line} ({at.filename}:{at.lineno})" if at else name
-    return line[:_MOST_CHARACTERS]
-
-
-def _told(error: BaseException) -> tuple[str, str, list[str]]:
-    """Split an error into its name, the first line of its message that is not blank, and the others."""
-    told = "".join(traceback.format_exception_only(error)).strip()
-    # Python shows the code of a SyntaxError first.
-    at = max(told.find(f"{type(error).__name__}: ") if isinstance(error, SyntaxError) else 0, 0)
-    name = told[at:].splitlines()[0].partition(":")[0]
-    message = told[at + len(name) :].removeprefix(":").strip()
+    said = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, SyntaxError):  # whose code Python shows first
+        said = said[max(said.find(f"{type(error).__name__}: "), 0) :]
+    name = said.splitlines()[0].partition(":")[0]
+    message = said[len(name) :].removeprefix(":").strip()
     first, *others = [line.strip() for line in message.splitlines()] or [""]
-    return name, first, others
-
-
-def _of_pydantic(error: BaseException) -> str | None:
-    """Give what a pydantic error tells: its message begins and ends with lines that tell nothing."""
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return None
-    first = error.errors()[0]
-    return ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+    with contextlib.suppress(Exception):  # pydantic's message begins and ends with lines of no use
+        mistake = error.errors()[0]  # type: ignore[attr-defined]
+        first = ": ".join(filter(None, [".".join(map(str, mistake["loc"])), mistake["msg"]]))
+    line = f"{name}: {first}" if first else name
+    if is_pointer(first):
+        line = next(filter(telling, others), line)
+    elif not first and (frames := traceback.extract_tb(error.__traceback__)):
+        line = f"{name}: {frames[-1].line} ({frames[-1].filename}:{frames[-1].lineno})"
+    return line[:_MOST_CHARACTERS]
 
 
 def _tell(before: _Hook, owner: int, *raised: Any) -> None:

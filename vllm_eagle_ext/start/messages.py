@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm_eagle_ext.draft import DraftSpec, Finding, Inspection, Severity
+from vllm_eagle_ext.draft import Case, DraftSpec, Finding, Inspection, Severity
 from vllm_eagle_ext.draft.consequences import consequences
 from vllm_eagle_ext.draft.findings import Rule, apply_rules, relax
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
@@ -68,12 +68,12 @@ def judge(rules: Iterable[Rule], options: Options, **subjects: Any) -> None:
         EagleExtError: what the rule of the first error names.
     """
     for rule in rules:
-        found = apply_rules((rule,), options=options, **subjects)
-        found = found if options.strict else relax(found)
+        findings = apply_rules((rule,), options=options, **subjects)
+        findings = findings if options.strict else relax(findings)
         if _collected is not None:
-            _collected.add(found)
+            _collected.add(findings)
             continue
-        for finding in found:
+        for finding in findings:
             if finding.severity == Severity.ERROR:
                 raise _error(finding, ())
             log_once(logger, _LEVELS[finding.severity], f"{finding.problem}.")
@@ -117,15 +117,12 @@ def _the_others(inspection: Inspection, model: str) -> list[str]:
     return [*more, how]
 
 
-def log_inspection(inspection: Inspection, num_target_layers: int) -> None:
+def log_inspection(case: Case, findings: Iterable[Finding], num_target_layers: int) -> None:
     """Log one line on what was decided, then warnings and notes; each once per process."""
-    if inspection.spec is None:
-        return
-    log_once(logger, logging.INFO, describe(inspection.spec, num_target_layers))
-    for finding in inspection.findings:
-        log_once(
-            logger, _LEVELS[finding.severity], f"Draft {inspection.spec.model!r}: {finding.problem}"
-        )
+    spec = case.spec
+    log_once(logger, logging.INFO, describe(spec, num_target_layers))
+    for finding in findings:
+        log_once(logger, _LEVELS[finding.severity], f"Draft {spec.model!r}: {finding.problem}")
 
 
 def describe(spec: DraftSpec, num_target_layers: int) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.draft.registry import drafter_of
@@ -16,7 +14,7 @@ from vllm_eagle_ext.draft.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import shell_line
 from vllm_eagle_ext.start.ask import speculative_keys
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import usual_k
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.start.check import CheckRequest, CheckResult
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 CPU_MEMORY = 0.3
 # Keywords of LLM() that the command repeats.
 _PASSED_ON = {"revision": "--revision", "model_impl": "--model-impl"}
-_CACHING, _MEMORY = "enable-prefix-caching", "gpu-memory-utilization"
-_NODES = Path("/sys/devices/system/node")
 
 
 def serve_command(result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()) -> str:
@@ -45,7 +41,7 @@ def serve_command(result: CheckResult, *, in_one: str | None = None, further: Se
 def serve_words(
     result: CheckResult, *, in_one: str | None = None, further: Sequence[str] = ()
 ) -> list[str]:
-    """Compose the words after `vllm serve`; what the user's own words decide is not decided here."""
+    """Compose the words after `vllm serve`; vLLM follows the last of those that it is given twice."""
     request, ranks = result.request, result.tensor_parallel_size
     draft = ["--speculative-config", json.dumps(speculative_config(result))]
     words = [in_one] if in_one else [result.target_name, *draft]
@@ -58,26 +54,13 @@ def serve_words(
         words += _option("--download-dir", request.download_dir)
     if ranks > 1:
         words += ["--tensor-parallel-size", str(ranks)]
-    if result.prefix_caching is not None and not is_named(_CACHING, further):
-        words.append(f"--{'' if result.prefix_caching else 'no-'}{_CACHING}")
-    if result.platform == "cpu" and not is_named(_MEMORY, further):
-        words += [f"--{_MEMORY}", str(CPU_MEMORY)]
+    if result.prefix_caching is not None:
+        words.append(f"--{'' if result.prefix_caching else 'no-'}enable-prefix-caching")
+    if result.platform == "cpu":
+        words += ["--gpu-memory-utilization", str(CPU_MEMORY)]
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
     return [*words, *further]
-
-
-def is_named(option: str, words: Iterable[str]) -> bool:
-    """Tell whether words of `vllm serve` name an option, as its parser reads them.
-
-    It takes beginnings of names, underscores, and a key of an object after a dot.
-    """
-    given = [
-        re.split(r"[=.]", word.removeprefix("--"))[0].replace("_", "-").removeprefix("no-")
-        for word in words
-        if word.startswith("--") and len(word) > 2
-    ]
-    return any(name and option.startswith(name) for name in given)
 
 
 def _option(name: str, value: str) -> list[str]:
@@ -88,17 +71,10 @@ def _option(name: str, value: str) -> list[str]:
 def serve_environment(result: CheckResult) -> dict[str, str]:
     """Return the variables that the command sets."""
     spec, draft_request = result.inspection.spec, result.draft_request
-    if result.platform == "cpu":
-        # vLLM binds each rank to a NUMA node of its own.
-        crowded = result.tensor_parallel_size > _numa_nodes()
-        return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} if crowded else {}
-    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states) if spec else None
+    if spec is None or result.platform == "cpu":  # which has one runner
+        return {}
+    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states)
     return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
-
-
-def _numa_nodes() -> int:
-    nodes = list(_NODES.glob("node[0-9]*")) if _NODES.is_dir() else []
-    return max(1, len(nodes))
 
 
 def speculative_config(result: CheckResult) -> dict[str, Any]:

@@ -26,7 +26,6 @@ def commands(group, path=()):
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-COMMANDS_BY_NAME = {path[0] for path in COMMANDS if path}
 
 
 @pytest.fixture(params=COMMANDS, ids=lambda path: " ".join(path) or "vllm-eagle")
@@ -46,20 +45,6 @@ def test_every_option_is_named_whole(shown):
     assert [name for name in named if name not in words] == []
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= WIDTH
-
-
-def test_required_options_are_marked(shown):
-    command, text = shown
-    entries = re.split(r"\n  (?=-)", text.partition("Options:")[2])
-    needed = {p.opts[0] for p in command.params if p.required and p.opts[0].startswith("-")}
-    marked = {re.split(r"[\s,]", entry)[0] for entry in entries if "[required]" in entry}
-    assert marked == needed
-
-
-def test_every_command_ends_with_an_example(shown):
-    command, text = shown
-    if command.name in COMMANDS_BY_NAME:
-        assert text.splitlines()[-1].strip().startswith(f"Example: vllm-eagle {command.name}")
 
 
 def test_every_option_has_a_help_text(shown):

@@ -13,7 +13,7 @@ from tests.support.engine import TINY, has_gpu
 from tests.support.hybrid import TARGET, ngram
 from tests.support.releases import is_release
 from vllm_eagle_ext.draft.findings import Severity
-from vllm_eagle_ext.errors import HybridStateError, OptionsError
+from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import log_once
 from vllm_eagle_ext.start import metrics
 from vllm_eagle_ext.start.rules.states import per_token_misreads, states_are_saved_in_time
@@ -74,11 +74,6 @@ def test_one_state_block_per_token_on_a_cpu_is_warned_of(configure, vllm_log):
     (record,) = vllm_log.containing("fewer than K drafts")
     assert record.levelname == "WARNING"
     assert "leave the option out" in record.getMessage()
-
-
-def test_disabled_leaves_the_target_alone(configure):
-    config = configure(options={"enabled": False})
-    assert config.model_config.architecture == "Qwen3_5ForCausalLM"
 
 
 def test_chunked_kernels_are_refused_where_they_cannot_run(configure):
@@ -167,11 +162,6 @@ def test_a_target_that_vllm_replays_is_left_to_it(replaying_class, vllm_log, mon
     assert served_by(False, "auto") == "Qwen3_5EagleExtForCausalLM"
 
 
-def test_vllm_refuses_the_flag_where_it_cannot_replay(configure):
-    with pytest.raises(ValueError, match="replayssm"):
-        configure(use_replayssm=True, options={"hybrid_state": "per_token"})
-
-
 def test_replay_wants_a_target_that_has_states(configure):
     with pytest.raises(HybridStateError, match="LlamaForCausalLM"):
         configure(target=TINY / "target", options={"hybrid_state": "replay"})
@@ -197,14 +187,6 @@ def test_a_schedule_is_served_with_replay_alone(configure):
     assert config.speculative_config.num_speculative_tokens_per_batch_size
     assert config.model_config.hf_config.eagle_ext["must_replay"] is is_release("0.32")
     assert configure().model_config.hf_config.eagle_ext["must_replay"] is False
-
-
-def test_with_data_parallelism_vllm_turns_a_schedule_off(configure):
-    config = configure(
-        keys=SCHEDULE, options={"hybrid_state": "per_token"}, data_parallel_size=2,
-        distributed_executor_backend="mp",
-    )  # fmt: skip
-    assert config.speculative_config.num_speculative_tokens_per_batch_size is None
 
 
 @pytest.fixture(params=[True, False], ids=["a CPU that packs convolutions", "one that does not"])
@@ -251,34 +233,21 @@ def test_adaptive_verification_is_refused_by_vllm_on_a_cpu(configure):
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        (
-            TARGET,
-            ["enable_adaptive_verification, which it permits", '{"enable_adaptive_verification": true}'],
-        ),
-        (TINY / "target", ["false for LlamaForCausalLM", "leave the option out"]),
-    ],
-    ids=["no key of vLLM's", "dense"],
+    "start", [{"target": TARGET}, {"target": TINY / "target"}, {"drafts": False}], ids=str
 )
-def test_the_option_without_use_is_named(configure, vllm_log, target, words):
+def test_the_option_without_use_is_named(configure, vllm_log, start):
     about = "additional_config.eagle_ext.adaptive_verification is True"
-    configure(target=target)
+    configure(**start)
     assert not vllm_log.containing(about)
-    configure(target=target, options={"adaptive_verification": True})
+    configure(**start, options={"adaptive_verification": True})
     (record,) = vllm_log.containing(about)
     assert record.levelname == "WARNING"
-    assert record.getMessage().endswith(". It is ignored.")
-    for word in words:
-        assert word in record.getMessage()
+    assert record.getMessage().endswith("leave the option out. It is ignored.")
 
 
-def test_the_option_without_a_draft_is_refused(configure):
-    with pytest.raises(
-        OptionsError, match="adaptive_verification is True.*without a speculative config"
-    ):
-        configure(drafts=False, options={"adaptive_verification": True})
-    configure(drafts=False)
+def test_replay_without_a_draft_is_refused(configure):
+    with pytest.raises(HybridStateError, match="'per_token' for Qwen3_5ForCausalLM without drafts"):
+        configure(drafts=False, options={"hybrid_state": "replay"})
 
 
 def test_the_option_parts_compile_caches(configure):

@@ -252,14 +252,6 @@ def test_nothing_is_overwritten(target, tmp_path):
     assert told(draft, target, out / "config.json").exit_code == 2
 
 
-def test_a_folder_that_cannot_be_written(target, tmp_path):
-    blocked = tmp_path / "file"
-    blocked.touch()
-    result = told(five(tmp_path / "draft"), target, blocked / "copy")
-    assert result.exit_code == 2
-    assert "OUT cannot be written" in result.stderr
-
-
 @contextmanager
 def room_of(size: int):
     """Let no file become longer, as where a disk is full."""
@@ -324,14 +316,3 @@ def test_a_refusal_names_the_format_that_has_a_copy(target, tmp_path, changes):
     assert "add --format speculators" in refused.stdout
     assert told(folder, target, tmp_path / "other", "--format", "speculators").exit_code == 0
     assert stock_gaps(checked(tmp_path / "other", target).inspection.case) == []
-
-
-def test_check_names_the_way_out(target, tmp_path):
-    def lines(draft):
-        arguments = ["check", str(draft), "--target", str(target), "--platform", "cuda"]
-        return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments).stdout
-
-    draft = five(tmp_path / "draft")
-    assert f"vllm-eagle convert {draft} OUT --target {target}" in lines(draft)
-    assert "convert" not in lines(write(valid_draft("gated"), tmp_path / "gated"))
-    assert "convert" not in lines(write(valid_draft("dflash"), tmp_path / "dflash"))

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from tests.support.described import changed, problems, tiny_config
 from tests.support.drafting import resolve_draft
@@ -21,7 +20,6 @@ from tests.support.engine import has_gpu
 from tests.support.quantised_drafts import FORMATS, quantised_draft
 from tests.support.releases import is_release
 from vllm_eagle_ext import log
-from vllm_eagle_ext.cli import app, status
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.memory.device import LoadedKernels, lacks_avx512
 from vllm_eagle_ext.start.rules import weights
@@ -47,8 +45,7 @@ def limit(monkeypatch):
     """Let the rules see other kernels than this CPU's."""
 
     def to(kernels):
-        for module in (weights, status):
-            monkeypatch.setattr(module, "loaded_kernels", lambda: SimpleNamespace(**kernels))
+        monkeypatch.setattr(weights, "loaded_kernels", lambda: SimpleNamespace(**kernels))
 
     return to
 
@@ -135,13 +132,6 @@ def test_what_cannot_be_asked_fails_no_start(raised, monkeypatch):
     loaded = LoadedKernels()
     assert loaded.bf16
     assert loaded.exact_int8
-
-
-@pytest.mark.parametrize("kernels", [AVX2, ALL])
-def test_status_says_it_too(kernels, limit):
-    limit(kernels)
-    said = CliRunner().invoke(app, ["status"]).stdout
-    assert (BF16_FALLBACK in said) is ("such drafts are refused" in said) is (kernels == AVX2)
 
 
 @pytest.mark.parametrize("lacks", [True, False])

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from vllm.model_executor.layers.quantization import get_quantization_config
 
 from tests.support.checkpoints import VOCAB, write_target
 from tests.support.described import changed, problems, tiny_config
 from tests.support.draft_vocabularies import whole, write_ids
 from tests.support.drafting import resolve_draft
-from tests.support.drafts import TARGET, inspect, valid_draft, write
+from tests.support.drafts import inspect, valid_draft, write
 from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.start.apply_engine import require_drafts
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 from vllm_eagle_ext.start.rules.draft_vocabulary import (
-    draft_vocabulary_is_used,
+    draft_options_are_followed,
     quantises_head,
     rows_can_be_kept,
 )
@@ -27,8 +25,28 @@ from vllm_eagle_ext.start.rules.draft_vocabulary import (
 pytestmark = pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 
 
-GPTQ = {"quantization_config": {"quant_method": "gptq", "lm_head": True}}
-QUANTISED_HEAD = {"model_config__hf_config": SimpleNamespace(to_dict=lambda: TARGET | GPTQ)}
+def packed(target: str) -> dict:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    return {
+        "format": "pack-quantized",
+        "config_groups": {"a": {"targets": [target], "weights": weights}},
+    }
+
+
+GPTQ = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+FP8 = {"quant_algo": "FP8", "exclude_modules": ["*lm_head*"]}
+QUANTISATIONS = {  # vLLM's method, its keys, and whether a head is quantised
+    "plain": (None, {}, False),
+    "gptq, head": ("gptq", GPTQ | {"lm_head": True}, True),
+    "gptq": ("gptq", GPTQ | {"lm_head": False}, False),
+    "compressed-tensors, head": ("compressed-tensors", packed("re:.*lm_head"), True),
+    "compressed-tensors": ("compressed-tensors", packed("Linear"), False),
+    "modelopt": ("modelopt", {"quantization": FP8}, False),
+    "fp8": ("fp8", {"quant_method": "fp8", "activation_scheme": "dynamic"}, False),
+}
+QUANTISED_HEAD = {
+    "quant_config": get_quantization_config("gptq").from_config(QUANTISATIONS["gptq, head"][1])
+}
 M2N, IPC = ({"weight_transfer_config": SimpleNamespace(backend=by)} for by in ("nccl_m2n", "ipc"))
 QUANTISED_COPY = "speculative_config__draft_lm_head_quantization"
 
@@ -117,17 +135,15 @@ def test_check_names_the_size(tmp_path):
     assert spec.head_bytes == 2 * 70 * spec.hidden_size
 
 
-def test_without_a_draft():
-    with pytest.raises(OptionsError, match=r"draft_vocabulary is 'ids\.json'. Allowed: null without"):
-        require_drafts(Options(draft_vocabulary="ids.json"))
-
-
-@pytest.mark.parametrize(("method", "refused"), [("eagle3", False), ("dflash", False), ("mtp", True)])
-def test_another_method(method, refused):
-    config = changed(tiny_config(), speculative_config__method=method)
-    found = problems(draft_vocabulary_is_used, config, draft_vocabulary="ids.json")
-    assert len(found) == refused
-    assert not problems(draft_vocabulary_is_used, config)
+@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}], ids=str)
+@pytest.mark.parametrize(("drafts", "is_ours"), [(True, True), (True, False), (False, False)])
+def test_options_of_a_draft_that_does_not_follow_them(tmp_path, option, drafts, is_ours):
+    """Without any draft nothing has a window."""
+    config = tiny_config() if drafts else changed(tiny_config(), speculative_config=None)
+    case = inspect(valid_draft("native"), tmp_path).case if is_ours else None
+    found = problems(draft_options_are_followed, config, case, **option)
+    assert len(found) == (not is_ours and (drafts or "draft_vocabulary" in option))
+    assert not problems(draft_options_are_followed, config, case)
 
 
 def test_a_draft_that_is_left_to_vllm(tmp_path):
@@ -138,28 +154,12 @@ def test_a_draft_that_is_left_to_vllm(tmp_path):
     assert not inspect(draft, tmp_path).errors
 
 
-@pytest.mark.parametrize(
-    ("found", "quantised"),
-    [
-        (None, False),
-        ({"quant_method": "mxfp4"}, False),
-        ({"quant_method": "gptq", "lm_head": True}, True),
-        ({"quant_method": "gptq", "lm_head": False}, False),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"]}}}, False),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"a": {"targets": ["re:.*lm_head"]}},
-            },
-            True,
-        ),
-        ({"quant_method": "modelopt", "ignore": ["lm_head"]}, False),
-        ({"quant_method": "modelopt", "quantization": {"exclude_modules": ["*lm_head*"]}}, False),
-        ({"quant_method": "modelopt_fp4", "ignore": []}, True),
-    ],
-    ids=json.dumps,
-)
-@pytest.mark.parametrize("nested", [False, True])
-def test_what_a_targets_config_states(found, quantised, nested):
-    config = TARGET | ({} if found is None else {"quantization_config": found})
-    assert quantises_head({"text_config": config} if nested else config) is quantised
+@pytest.mark.parametrize("kind", QUANTISATIONS)
+def test_vllms_quantisation_is_asked_for_the_head(kind):
+    method, keys, quantised = QUANTISATIONS[kind]
+    found = method and get_quantization_config(method).from_config(keys)
+    assert quantises_head(changed(tiny_config(), quant_config=found)) is quantised
+
+
+def test_a_quantisation_that_cannot_be_asked_stops_no_start():
+    assert not quantises_head(changed(tiny_config(), quant_config="none of vLLM's"))

@@ -13,7 +13,7 @@ import pytest
 from tests.support.checkpoints import draft_config, write_draft, write_target
 from tests.support.described import inspected
 from tests.unit.start.configs import engine_args
-from vllm_eagle_ext.errors import GgufDraftError, OptionsError, UnsupportedDraftError
+from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 ENTRY = "[vllm.general_plugins]\ngguf = vllm_gguf_plugin:register\n"
@@ -47,11 +47,6 @@ def test_it_is_left_to_the_plugin(plugin, draft, target, vllm_log):
     assert start(target, draft) is None
     assert vllm_log.containing("not checked; left to vllm-gguf-plugin")
     assert "vllm_gguf_plugin" not in sys.modules
-
-
-def test_it_follows_no_option(plugin, draft, target):
-    with pytest.raises(OptionsError, match="draft_window is 64.*which plain vLLM loads"):
-        start(target, draft, draft_window=64)
 
 
 @pytest.mark.parametrize("place", ["owner/draft", "folder"])

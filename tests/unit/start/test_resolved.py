@@ -14,12 +14,13 @@ from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.start.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
 from vllm_eagle_ext.draft.case import DraftRequest
-from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.options import Options
-from vllm_eagle_ext.start.inspect_start import inspect_start
+from vllm_eagle_ext.start.build import inspect_start
 
 
 def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
+    from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
     config = speculative_config(target, tiny_draft(tmp_path, num_aux=5))
     hf_config = config.draft_model_config.hf_config
     assert hf_config.eagle_aux_hidden_state_layer_ids == [2, 3, 4, 5, 6]
@@ -28,13 +29,6 @@ def test_aux_layers_and_flags_where_both_runners_read_them(target, tmp_path):
     assert (hf_config.fc_norm, hf_config.norm_output) == (True, True)
     assert hf_config.eagle_ext["version"] == __version__
     assert config.draft_model_config.architecture == DRAFTER
-
-
-def test_both_runners_resolve_the_same_aux_layers(target, tmp_path):
-    from vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils import get_eagle3_aux_layers_from_config
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    config = speculative_config(target, tiny_draft(tmp_path, num_aux=5))
     v1_runner = object.__new__(GPUModelRunner)
     v1_runner.speculative_config = config
     assert v1_runner._get_eagle3_aux_layers_from_config() == (2, 3, 4, 5, 6)
@@ -91,13 +85,6 @@ class TestUntouched:
         assert config.method == "ngram"
         assert not hasattr(config.draft_model_config.hf_config, "eagle_ext")
 
-    def test_stock_drafter_is_still_vllms(self):
-        from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
-        from vllm.model_executor.models.registry import ModelRegistry
-
-        entry = ModelRegistry.models["LlamaForCausalLMEagle3"]
-        assert entry.load_model_cls() is Eagle3LlamaForCausalLM
-
 
 def test_null_target_hidden_size_means_the_targets(target, tmp_path):
     draft = tiny_draft(tmp_path, num_aux=5, target_hidden_size=None)
@@ -114,14 +101,6 @@ ELSEWHERE = SimpleNamespace(
 def test_other_storage_is_passed_through_to_vllm_with_a_warning(vllm_log):
     assert inspect_start(ELSEWHERE, None, DraftRequest(method="eagle3")) is None
     assert vllm_log.containing("not checked")
-
-
-@pytest.mark.parametrize("option", [{"draft_vocabulary": "ids.json"}, {"draft_window": 64}])
-def test_other_storage_follows_no_option(option):
-    (name,) = option
-    request = DraftRequest(method="eagle3", options=Options(**option))
-    with pytest.raises(OptionsError, match=rf"{name} is .*no value for the draft 's3://bucket/draft'"):
-        inspect_start(ELSEWHERE, None, request)
 
 
 def test_peagle_keeps_the_norms_that_vllms_converter_drops(target, tmp_path):

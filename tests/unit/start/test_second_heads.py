@@ -77,13 +77,6 @@ def test_v1_is_refused_before_vllm_fails(start, monkeypatch, family):
         start(valid_draft(family))
 
 
-def test_the_log_says_whose_class_serves(start, vllm_log):
-    start(valid_draft("dspark"))
-    (record,) = vllm_log.containing("the inputs of target layers")
-    assert "served by vLLM's own Qwen3DSparkModel" in record.getMessage()
-    assert not vllm_log.containing("not checked")
-
-
 def test_weights_that_come_later_would_take_the_targets_place(start, tmp_path):
     def judged(family, load_format):
         draft = valid_draft(family)

@@ -11,7 +11,6 @@ import pytest
 from tests.support.checkpoints import tiny_draft, write_target
 from tests.support.described import changed, problems, tiny_config
 from tests.support.drafts import inspect, valid_draft, write
-from tests.support.engine import TINY
 from tests.unit.start.configs import speculative_config
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.start.apply_engine import _set_for_a_start, take_back
@@ -30,12 +29,6 @@ def test_an_eagle3_draft_has_room_for_k_tokens_behind_the_last(target, tmp_path)
     config = speculative_config(target, tiny_draft(tmp_path), arguments=ARGUMENTS)
     assert config.draft_model_config.max_model_len == LENGTH + K
     assert config.target_model_config.max_model_len == LENGTH
-
-
-def test_a_length_that_the_user_gave_the_draft_stays_with_a_warning(target, tmp_path, vllm_log):
-    config = speculative_config(target, tiny_draft(tmp_path), arguments=ARGUMENTS, max_model_len=128)
-    assert config.draft_model_config.max_model_len == 128
-    assert len(vllm_log.containing("drafts for no request at all")) == 1
 
 
 @pytest.mark.parametrize(
@@ -78,18 +71,10 @@ def test_drafts_in_parallel_have_none(target, tmp_path, family):
     assert config.draft_model_config.max_model_len == LENGTH
 
 
-SAMPLING = "rejection_sample_method"
-SYNTHETIC = {SAMPLING: "synthetic", "synthetic_acceptance_length": 2.0}
-
-
-@pytest.mark.parametrize(("keys", "count"), [(SYNTHETIC, 1), ({SAMPLING: "standard"}, 0), ({}, 0)])
-def test_a_start_warns(keys, count, vllm_log):
-    speculative_config(TINY / "target", TINY / "postnorm", **keys)
-    assert len(vllm_log.containing(SAMPLING)) == count
-
-
-@pytest.mark.parametrize(("method", "count"), [("fly", 1), ("standard", 0), ("block", 0), (None, 0)])
-def test_the_method_of_0_33_is_named_too(method, count, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "count"), [("synthetic", 1), ("fly", 1), ("standard", 0), ("block", 0), (None, 0)]
+)
+def test_other_texts_are_warned_of(method, count, tmp_path):
     config = changed(tiny_config(), speculative_config__rejection_sample_method=method)
     found = problems(texts_stay_the_targets, config, inspect(valid_draft("native"), tmp_path).case)
     assert [problem.value for problem in found] == [method] * count
@@ -152,11 +137,6 @@ def test_defaults_that_are_served(pair, start, vllm_log, defaults, asked):
     write_defaults(pair, **defaults)
     start(**asked)
     assert not vllm_log.containing("min_p of the target")
-
-
-def test_an_overridden_min_p_is_warned_of(start, vllm_log):
-    start(override_generation_config={"min_p": 0.2})
-    assert vllm_log.containing("min_p of the target")
 
 
 def test_prompt_embeddings_on_v1_are_refused(start):

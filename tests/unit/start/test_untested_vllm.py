@@ -56,9 +56,11 @@ class TestOutsideTheTestedRange:
             def create_speculative_config(self, target_model_config, chunked, *, log_stats):
                 return "built by vLLM"
 
-        compat._wrap_create_speculative_config(
-            types.SimpleNamespace(EngineArgs=EngineArgs), plugin.build_speculative_config
-        )
+            def create_engine_config(self):
+                """Is wrapped, too."""
+
+        module = types.SimpleNamespace(EngineArgs=EngineArgs)
+        compat._wrap_engine_args(plugin.build_speculative_config, plugin.judge_engine, module)
         assert EngineArgs().create_speculative_config(object(), False, log_stats=True) == "built by vLLM"
 
     def test_goes_on_when_told_to(self, target, tmp_path):

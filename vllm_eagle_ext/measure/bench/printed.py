@@ -26,7 +26,7 @@ from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
 from vllm_eagle_ext.measure.bench.surface import Point, Surface, gain_over_loads, surface_of
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.printable import shell_line
-from vllm_eagle_ext.start.failure_causes import cause_of
+from vllm_eagle_ext.start.failed_start import cause_of
 
 PAYS, UNSURE = "*", "~"
 _SHORTER = 0.95  # of a step without a draft: less than noise

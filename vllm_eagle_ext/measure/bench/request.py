@@ -27,8 +27,7 @@ from vllm_eagle_ext.measure.prompts import (
     tokenizer_keywords,
 )
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
-from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check, usual_k
 from vllm_eagle_ext.start.rules.cache_groups import has_fixed_blocks
 from vllm_eagle_ext.start.serve import as_decided, speculative_config
 
@@ -172,7 +171,7 @@ def _checked(draft: str, request: BenchRequest, ks: Sequence[int]) -> CheckResul
             package was to serve the draft.
     """
     asked = CheckRequest(
-        engine=request.engine, draft=draft, draft_field="DRAFT", target=request.target,
+        engine=request.engine, draft=draft, target=request.target,
         method=request.method, options=request.eagle_ext, speculative=request.speculative,
     )  # fmt: skip
     for k in ks or [usual_k(run_check(asked).inspection.spec)]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.start.failure_causes import cause_of
+from vllm_eagle_ext.start.failed_start import cause_of
 
 OURS = "eagle_ext"  # this package's entry point
 PROBE = "vllm_eagle_ext.measure.engine.probe.StepProbe"  # for worker_extension_cls

@@ -12,8 +12,7 @@ from vllm_eagle_ext.measure.prompts import PromptSet, read_prompts, token_ids, t
 from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
-from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
-from vllm_eagle_ext.start.platforms import usual_k
+from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check, usual_k
 from vllm_eagle_ext.start.serve import speculative_config
 
 # How much is measured, usually and with --quick.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
-from vllm_eagle_ext.start.failure_causes import cause_of
+from vllm_eagle_ext.start.failed_start import cause_of
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
 # tokens sums in another order than one of a single token, so that either may come first. 0.25: two steps

@@ -22,9 +22,9 @@ _WHY = {
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse pipeline stages that the runner cannot draft after."""
+    """Refuse pipeline stages that the runner cannot draft after; V2 asks the target's layers itself."""
     stages, runner = config.parallel_config.pipeline_parallel_size, runner_of(config)
-    if stages == 1 or _may_draft_after_stages(case, config):
+    if stages == 1 or (runner == "v2" and case.spec.embeddings == "own"):
         return
     yield Problem(
         field="pipeline_parallel_size",
@@ -32,23 +32,6 @@ def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
         allowed=f"1 with an {' or '.join(methods())} draft {_WHY[runner]}",
         remedy="spread the target by --tensor-parallel-size, or serve it without a draft",
     )
-
-
-@rule(Severity.WARNING)
-def pipeline_stages_were_run(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn where V2 may still fail: only the target's layers tell what it needs of the target."""
-    stages = config.parallel_config.pipeline_parallel_size
-    if stages != 1 and _may_draft_after_stages(case, config):
-        yield Problem(
-            field="pipeline_parallel_size",
-            value=stages,
-            message="vLLM's V2 runner drafts for targets whose layers hand on the states that a draft "
-            "reads, and raises for others. Not run with this package",
-        )
-
-
-def _may_draft_after_stages(case: Case, config: Any) -> bool:
-    return runner_of(config) == "v2" and case.spec.embeddings == "own"
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)

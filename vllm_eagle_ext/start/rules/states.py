@@ -23,19 +23,19 @@ _SCHEDULE = "speculative_config.num_speculative_tokens_per_batch_size"
 _ADAPTIVE_OPTION = "additional_config.eagle_ext.adaptive_verification"
 _ADAPTIVE_KEY = "enable_adaptive_verification"
 _KERNELS_OPTION = "additional_config.eagle_ext.replay_kernels"
-_LEAVE = "leave the option out. It is ignored"
 _OFFLOADING = "OffloadingConnector"
 
 
 @rule(Severity.ERROR, error=HybridStateError)
 def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
-    """Refuse replay for a target without recurrent states."""
+    """Refuse replay without drafts, and for a target without recurrent states."""
+    without = " without drafts" if config.speculative_config is None else ""
     architecture = architecture_of(config)
-    if options.hybrid_state == "replay" and architecture not in REPLAYING_TARGETS:
+    if options.hybrid_state == "replay" and not _keeps_states(config):
         yield Problem(
             field=OPTION,
             value="replay",
-            allowed=f"'auto' or 'per_token' for {architecture}; 'replay' for "
+            allowed=f"'auto' or 'per_token' for {architecture}{without}; 'replay' for "
             + ", ".join(REPLAYING_TARGETS),
             remedy="leave the option out",
         )
@@ -43,25 +43,17 @@ def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, error=OptionsError)
 def adaptive_option_is_used(config: Any, options: Options) -> Iterable[Problem]:
-    """Warn where the option `adaptive_verification`, which permits vLLM's key, does nothing."""
-    architecture, speculative = architecture_of(config), config.speculative_config
-    if not options.adaptive_verification or speculative is None:
-        return
-    if architecture not in REPLAYING_TARGETS:
+    """Warn where the option, which permits vLLM's key, does nothing: without the key, or with a target
+    that needs no permission."""
+    speculative = config.speculative_config
+    is_used = _keeps_states(config) and speculative.enable_adaptive_verification
+    if options.adaptive_verification and not is_used:
         yield Problem(
             field=_ADAPTIVE_OPTION,
             value=True,
-            allowed=f"false for {architecture}, where vLLM's {_ADAPTIVE_KEY} needs no option of "
-            "this package; true for " + ", ".join(REPLAYING_TARGETS),
-            remedy=_LEAVE,
-        )
-    elif not speculative.enable_adaptive_verification:
-        yield Problem(
-            field=_ADAPTIVE_OPTION,
-            value=True,
-            allowed=f"true with vLLM's {_ADAPTIVE_KEY}, which it permits on this target and does not "
-            "turn on",
-            remedy=f'add {{"{_ADAPTIVE_KEY}": true}} to the speculative config, or {_LEAVE}',
+            allowed=f'true with "{_ADAPTIVE_KEY}": true in the speculative config, for '
+            + ", ".join(REPLAYING_TARGETS),
+            remedy="leave the option out. It is ignored",
         )
 
 

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import head_read
-from vllm_eagle_ext.start.rules.model_source import has_interface
 from vllm_eagle_ext.start.rules.vllm_config import architecture_of, runner_of, text_of
 
 # On vLLM's DeepSeek-V2 layers, which add a residual that is not there yet at layer 0's input (0.32).
@@ -28,29 +32,6 @@ _HOLDING_ANY = frozenset(
         "PixtralForConditionalGeneration",
     }
 )  # fmt: skip
-# Those that vLLM's V1 proposer knows by name; from others it takes `image_token_index`.
-V1_IMAGE_TOKEN_CLASSES = (
-    "BailingMoeV3VLForConditionalGeneration",
-    "Cohere2VisionForConditionalGeneration",
-    "Exaone4_5_ForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",
-    "GlmOcrForConditionalGeneration",
-    "HunYuanVLForConditionalGeneration",
-    "InternS2PreviewForConditionalGeneration",
-    "KimiK25ForConditionalGeneration",
-    "KimiK3ForConditionalGeneration",
-    "MiMoV2OmniForCausalLM",
-    "NemotronH_Nano_VL_V2",
-    "PixtralForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3VLMoeForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",
-    "Qwen3_5MoeForConditionalGeneration",
-    "Step3p7ForConditionalGeneration",
-)
-
 _MUCH_OF_A_STEP = 0.1  # of the target
 # Whose class takes the config's `image_token_id` for it, before the draft is loaded.
 IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
@@ -81,7 +62,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     if runner_of(config) != "v1":
         return
     served_by = class_with_images(config)
-    if served_by in (None, *V1_IMAGE_TOKEN_CLASSES, *IMAGE_TOKEN_ID_CLASSES):
+    if served_by in (None, *IMAGE_TOKEN_ID_CLASSES, *classes_known_to_v1()):
         return
     # Which V1 reads of those that it knows.
     stated = getattr(config.model_config.hf_config, "image_token_id", None)
@@ -90,7 +71,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
         field=f"class that serves the target's {architecture_of(config)}",
         value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
-        "image_token_index, or one that V1 knows by name: " + ", ".join(V1_IMAGE_TOKEN_CLASSES),
+        "image_token_index, or one that V1 knows by name: " + ", ".join(classes_known_to_v1()),
         remedy=(name_it if type(stated) is int else "")
         + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
@@ -157,7 +138,7 @@ def target_supports_eagle3(config: Any) -> bool:
     entry = target.registry.models.get(architecture)
     module = str(getattr(entry, "module_name", ""))
     if module.startswith("vllm."):
-        return has_interface(module, entry.class_name)
+        return has_interface(entry.class_name)
     from vllm.model_executor.models.interfaces import supports_eagle3
 
     served_by, _ = target.registry.resolve_model_cls(_architectures(config), target)
@@ -180,3 +161,50 @@ def class_with_images(config: Any) -> str | None:
         return None
     info, _ = target.registry.inspect_model_cls(_architectures(config), target)
     return str(info.architecture)
+
+
+def has_interface(name: str, below: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a class of vLLM's models, or one that it comes from, names `SupportsEagle3`.
+
+    An import would tell too, but may start CUDA, which vLLM puts off in the front end. Where a platform
+    has a class of its own, one that has the interface counts for all.
+    """
+    bases = () if name in below else _bases().get(name, ())
+    return name == "SupportsEagle3" or any(has_interface(base, below | {name}) for base in bases)
+
+
+@cache
+def _bases() -> Mapping[str, set[str]]:
+    """Read in vLLM's source what each class of a model comes from, and other names of classes."""
+    bases: dict[str, set[str]] = defaultdict(set)
+    for path in (*_vllm().glob("model_executor/models/**/*.py"), *_vllm().glob("models/**/*.py")):
+        source = path.read_text(encoding="utf-8")
+        for name, parents in re.findall(r"class (\w+)\(([^)]*)\)", source):
+            bases[name].update(re.findall(r"\w+", parents))
+        for line in source.splitlines():
+            words = line.strip(" ,").split()
+            if len(words) == 3 and words[1] == "=":
+                bases[words[0]].add(words[2])
+            elif len(words) > 2 and words[-2] == "as":
+                bases[words[-1]].add(words[-3])
+    return bases
+
+
+@cache
+def classes_known_to_v1() -> tuple[str, ...]:
+    """Read which classes vLLM's V1 proposer compares with a target's, to find its image token."""
+    proposer = (_vllm() / "v1/spec_decode/llm_base_proposer.py").read_text(encoding="utf-8")
+    names = {
+        constant.value
+        for node in ast.walk(ast.parse(proposer))
+        if isinstance(node, ast.Compare) and "get_model_name(" in ast.unparse(node.left)
+        for constant in ast.walk(node)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+    }
+    return tuple(sorted(names))
+
+
+def _vllm() -> Path:
+    import vllm
+
+    return Path(vllm.__file__).parent

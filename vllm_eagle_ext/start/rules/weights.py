@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vllm_eagle_ext import compat
@@ -13,8 +13,8 @@ from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.stock_gaps import stock_gaps
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
 from vllm_eagle_ext.memory.device import loaded_kernels
-from vllm_eagle_ext.releases import TESTED_VLLM, is_tested
 from vllm_eagle_ext.start.rules.vllm_config import device_of, dtype_of
+from vllm_eagle_ext.version import TESTED_VLLM, is_tested
 
 BF16_FALLBACK = (
     "This CPU has no AVX-512, so that vLLM multiplies bfloat16 by a fallback. The fallback takes K + 1 "
@@ -87,38 +87,15 @@ def cpu_has_the_kernels(case: Case, config: Any) -> Iterable[Problem]:
 
 
 def _missing(case: Case) -> Iterator[tuple[str, str]]:
-    kinds, kernels = set(_kinds(case)), loaded_kernels()
+    kernels, tensors = loaded_kernels(), case.files.tensors
     if kernels is None:
         return
-    if "packed" in kinds and not kernels.packed_weights:
+    dtypes = {tensors[module + suffix].dtype for module, suffix in quantised_weights(tensors).items()}
+    if "I32" in dtypes and not kernels.packed_weights:
         yield "weights packed into integers", "vLLM's library for it has no kernel for packed ones"
-    if "int8" in kinds and not kernels.exact_int8:
+    if "I8" in dtypes and not kernels.exact_int8:
         why = "it lacks VNNI instructions, without which oneDNN cuts sums off at 16 bits, silently"
         yield "eight-bit integers", why
-
-
-def _kinds(case: Case) -> Iterator[str]:
-    """Name what the draft's quantised weights are: by the files, else by what config.json states."""
-    if not case.has_tensors:
-        yield from _stated_kinds(case.config.quantization_config or {})
-        return
-    for module, suffix in quantised_weights(case.files.tensors).items():
-        dtype = case.files.tensors[module + suffix].dtype
-        if dtype == "I32":
-            yield "packed"
-        elif dtype == "I8":
-            yield "int8"
-
-
-def _stated_kinds(config: Mapping[str, Any]) -> Iterator[str]:
-    method, groups = str(config.get("quant_method")), config.get("config_groups")
-    if "awq" in method or "gptq" in method:
-        yield "packed"
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        if not isinstance(group, Mapping) or not isinstance(weights := group.get("weights"), Mapping):
-            continue
-        if weights.get("type", "int") == "int":
-            yield "int8" if isinstance(group.get("input_activations"), Mapping) else "packed"
 
 
 @rule(Severity.WARNING)

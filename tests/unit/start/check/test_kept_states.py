@@ -29,28 +29,6 @@ def test_how_states_are_kept(check, asked, k, kept):
     assert said["recurrent_state"].startswith(kept)
 
 
-def test_how_states_are_kept_on_a_cpu(check):
-    """Few drafts replay too: short rows are misplaced otherwise. No prefix cache is to be had there."""
-    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "2")
-    assert (
-        f"recurrent state   replay, 2 {BLOCKS}, CPU scratch); 2 draft tokens, on a CPU" in result.stdout
-    )
-    assert "short_rows_are_served" not in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("state", "kernels", "served"),
-    [("replay", "chunked", False), ("replay", "sequential", True), ("per_token", "chunked", True)],
-)
-def test_chunked_kernels_on_a_cpu(check, state, kernels, served):
-    """A start refuses them where it replays; with one state block per draft token nobody asks."""
-    options = json.dumps({"hybrid_state": state, "replay_kernels": kernels})
-    result = check(TINY / "dflash", *HYBRID, "--platform", "cpu", "-k", "7", "--eagle-ext", options)
-    assert result.exit_code == int(not served), result.stdout
-    said = "error state_can_be_kept: additional_config.eagle_ext.replay_kernels is 'chunked'"
-    assert (said in result.stdout) is not served
-
-
 @pytest.mark.parametrize(
     ("published", "replays"), [("float16", False), ("float32", True), ("bfloat16", True)]
 )

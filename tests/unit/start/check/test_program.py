@@ -26,12 +26,6 @@ def test_script(draft, target, tmp_path):
     assert result.stderr.startswith("vllm-eagle-ext: ")
 
 
-def test_script_into_a_pipe_writes_plain_text(without_norms, target):
-    result = run_script("check", without_norms, "--target", target, "--quick")
-    assert result.returncode == 1
-    assert "\x1b" not in result.stdout
-
-
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_little_is_imported(draft, target, options):
     """What makes it answer at once."""

@@ -58,15 +58,6 @@ def test_all_options_reach_the_serve_line(check, draft, target):
     }
 
 
-def test_serve_line_is_quoted_for_the_shell(check, tmp_path, target):
-    draft = tiny_draft(tmp_path / 'it\'s a $draft & "more"')
-    moved = target.rename(tmp_path / "the target")
-    result = check(draft, "--target", str(moved))
-    model, options = serve_line(result)
-    assert model == str(moved)
-    assert options["--speculative-config"]["model"] == str(draft)
-
-
 @pytest.mark.parametrize("columns", [30, 40, 80])
 def test_narrow_terminal(check, draft, columns):
     wide, narrow = check(draft), check(draft, columns=columns)
@@ -141,8 +132,9 @@ def test_a_folder_of_a_repository_in_the_cache(check, tmp_path, cached):
 
 def test_a_folder_of_a_repository_on_the_hub(check, tmp_path, cached, monkeypatch):
     """vLLM takes none, so that it is downloaded first."""
-    read = run._read_draft
-    monkeypatch.setattr(run, "_read_draft", lambda *given: replace(read(*given), folder=None))
+    read = run.read_draft_files
+    there = lambda *given, **place: replace(read(*given, **place), folder=None)  # noqa: E731
+    monkeypatch.setattr(run, "read_draft_files", there)
     arguments = ("owner/draft/eagle3", "--download-dir", str(tmp_path / "cache"))
     result = check(*arguments)
     assert result.exit_code == 0, result.stdout
@@ -151,14 +143,6 @@ def test_a_folder_of_a_repository_on_the_hub(check, tmp_path, cached, monkeypatc
     assert serve_line(result)[1]["--speculative-config"]["model"] == "draft/eagle3"
     said = json.loads(check(*arguments, "--json").stdout)
     assert (said["download"], said["command"]) == (download, result.stdout.splitlines()[-1])
-
-
-def test_a_draft_in_the_hub_cache(check, tmp_path, draft, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    in_hub_cache(tmp_path / "cache", draft)
-    result = check("owner/draft", "--download-dir", str(tmp_path / "cache"))
-    assert result.exit_code == 0
-    assert serve_line(result)[1]["--speculative-config"]["model"] == "owner/draft"
 
 
 def test_the_target_that_a_speculators_draft_names(target, tmp_path):

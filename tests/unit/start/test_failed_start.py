@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +65,7 @@ def create_engine_config(error):
 """
 
 
-def last_lines(tmp_path, code: str, left=()) -> list[str]:
+def last_lines(tmp_path, code: str) -> list[str]:
     """Run a program that ends with an exception, and give the last lines of its standard error."""
     program = tmp_path / "program.py"
     body = "\n".join(f"    {line}" for line in code.splitlines())
@@ -78,7 +77,7 @@ def last_lines(tmp_path, code: str, left=()) -> list[str]:
         check=False,
     )  # fmt: skip
     assert "Traceback (most recent call last)" in result.stderr
-    assert list(tmp_path.glob("vllm-eagle-ext-*")) == list(left), "the notes were left behind"
+    assert not list(tmp_path.glob("vllm-eagle-ext-*")), "the notes were left behind"
     return result.stderr.strip().splitlines()
 
 
@@ -173,32 +172,6 @@ def test_the_last_line(tmp_path, name):
     lines = last_lines(tmp_path, code)
     assert lines[-1].replace("__main__.", "").startswith(begins)
     assert "".join(lines).count("did not start: ") == begins.startswith(TOLD)
-
-
-@pytest.mark.parametrize("name", ["99999999999999999999-x", "-1-x", "0-x", "x", "\udcff", "1"])
-def test_files_of_others_in_the_temporary_folder_stop_no_start(tmp_path, name):
-    """Anybody may write there, under any name."""
-    stranger = tmp_path / f"vllm-eagle-ext-{name}.jsonl"
-    stranger.write_bytes(b"theirs")
-    lines = last_lines(tmp_path, "failed_start.watch()\nstart('fork')", left=[stranger])
-    assert lines[-1].startswith("vllm-eagle-ext: the engine did not start: ValueError: fc.weight")
-    assert stranger.read_bytes() == b"theirs"
-
-
-def test_a_killed_process_leaves_nothing(tmp_path):
-    code = (
-        "import os, signal\nfrom vllm_eagle_ext.start import failed_start\nfailed_start.watch()\n"
-        "print(os.environ[failed_start.NOTES], os.path.exists(os.environ[failed_start.NOTES]), "
-        "flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    environment = os.environ | {"PYTHONPATH": python_path(), "TMPDIR": str(tmp_path)}
-    result = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    path, existed = result.stdout.split()
-    assert (existed, result.returncode) == ("True", -signal.SIGKILL)
-    assert not os.path.exists(path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_notes_never_go_into_another_file(tmp_path, monkeypatch):

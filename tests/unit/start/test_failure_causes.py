@@ -6,7 +6,7 @@ import pytest
 
 from vllm_eagle_ext.measure.bench.printed import reason
 from vllm_eagle_ext.measure.engine.client import EngineProcess
-from vllm_eagle_ext.start.failure_causes import cause_of, earliest, is_pointer
+from vllm_eagle_ext.start.failed_start import cause_of, earliest, is_pointer
 
 POINTER = (
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"

@@ -95,22 +95,11 @@ def test_a_gauge_that_cannot_be_made_stops_nothing(vllm_log):
 
 @pytest.mark.skipif(has_gpu(), reason="asks for what vLLM's CPU platform does")
 @pytest.mark.parametrize(("scheme", "blocks"), [("replay", 2), ("per_token", 8)])
-def test_a_start_knows_blocks_but_no_bytes(scheme, blocks):
+def test_the_blocks_of_a_state(scheme, blocks):
     options = {"additional_config": {"eagle_ext": {"hybrid_state": scheme}}}
     configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False, **options)
     assert samples(metrics.STATE_BLOCKS) == {(("model_name", "tiny"), ("state", scheme)): blocks}
-    assert samples(metrics.STATE_BYTES) == {}
-
-
-def test_the_engine_built_here_has_the_last_word():
-    metrics.correct_state(3 << 20, 5)  # as a worker without gauges
-    assert samples(metrics.STATE_BYTES) == samples(metrics.STATE_BLOCKS) == {}
-    configure(TARGET, speculative_config=ngram(7), enable_prefix_caching=False)
     assert samples(metrics.DRAFT_INFO) == {}  # a method without a draft has a state alone
-    assert len(samples(metrics.STATE_BLOCKS)) == 1
-    metrics.correct_state(3 << 20, 5)
-    assert list(samples(metrics.STATE_BYTES).values()) == [3 << 20]
-    assert list(samples(metrics.STATE_BLOCKS).values()) == [5]
 
 
 GPUS = [
