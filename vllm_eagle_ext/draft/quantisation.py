@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.headers import TensorHeader
 from vllm_eagle_ext.draft.patterns import first_matches
 from vllm_eagle_ext.draft.quantisation_config import (
@@ -24,6 +23,7 @@ from vllm_eagle_ext.draft.quantisation_config import (
     gptq_shared_settings,
     target_patterns,
 )
+from vllm_eagle_ext.draft.spec import Case
 
 # Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
 LISTS = {

@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_files import read_config
-from vllm_eagle_ext.draft.registry import drafter_of
 from vllm_eagle_ext.draft.rope_config import Rope, read_rope, rope_block, rope_problems
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError, UnsupportedTargetError
-
-# Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
-PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 
 # Where composite configs keep the language model, or the part that holds it. `get_text_config` of
 # transformers and of vLLM's config classes finds the same ones.
@@ -92,22 +88,6 @@ def target_rope(text: Mapping[str, Any]) -> Rope:
     rope, block = read_rope(text), rope_block(text)
     is_sectioned = "xdrope_section" in block or ("alpha" in block and "mrope_section" in block)
     return replace(rope, kind="default", factor=None) if is_sectioned else rope
-
-
-def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
-    """Refuse a config.json of a draft in the target's place.
-
-    Raises:
-        UnsupportedTargetError: it is one of a draft, by its architecture or type.
-    """
-    names = config.get("architectures")
-    first = names[0] if isinstance(names, list) and names else None  # which vLLM serves
-    if drafter_of(config, None) is None or first in PLAIN_MODELS:
-        return
-    raise UnsupportedTargetError(
-        field="--target", value=name, allowed=f"a target model; this config.json is a draft's, {names}",
-        remedy="swap DRAFT and --target if they changed places, as in COMMAND DRAFT --target TARGET",
-    )  # fmt: skip
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case, Inspection
-from vllm_eagle_ext.draft.flags import LAYER_BLOCK
 from vllm_eagle_ext.draft.registry import methods
-from vllm_eagle_ext.draft.silent_keys import ROPES, without_nulls
+from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES, without_nulls
 from vllm_eagle_ext.errors import UnsupportedVllmError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.published import materialise, published
 from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.config_keys import rope_keys, unknown_keys
 from vllm_eagle_ext.draft.draft_config import flatten
+from vllm_eagle_ext.draft.spec import DraftRequest
 
 DRAFTS = published()
 

@@ -26,8 +26,8 @@ from tests.support.drafts import FAMILIES, VLLMS, valid_draft, write
 from tests.support.mutations import OPERATORS, Mutant, fresh, mutants
 from tests.support.triton_on_cpu import norm_each_layers_keys
 from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.rules import every_rule
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.errors import EagleExtError
 
 # Values that are as valid as the ones they replace: nothing in the file tells them apart.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.draft import registry
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import format_of, published_architecture
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
@@ -24,7 +23,7 @@ from vllm_eagle_ext.draft.foreign_drafts import (
     name_edit,
     own_architecture,
 )
-from vllm_eagle_ext.draft.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.draft.vocabulary import OPTION
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.families.drafter_classes import Drafter, drafters
@@ -60,7 +59,7 @@ class DraftClaim:
     @property
     def is_eagle_1(self) -> bool:
         """Tell whether it is such a draft under a name or a method that makes another of it."""
-        is_named = self.architecture in PLAIN_MODELS and self.request.method == "eagle"
+        is_named = self.architecture in registry.PLAIN_MODELS and self.request.method == "eagle"
         return not is_named and self.drafter is not None and is_eagle_1(self.files)
 
     @property
@@ -218,7 +217,7 @@ def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
     wanted, given = draft.drafter and draft.drafter.method, draft.request.method
     if wanted is None or given is None or given == wanted or draft.is_eagle_1:
         return
-    is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
+    is_a_draft = draft.architecture not in registry.PLAIN_MODELS or draft.speculators_type is not None
     if is_a_draft or given in registry.methods():
         yield Problem(
             field="speculative_config.method",

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.config_keys import (
     RESCALES_LOGITS,
     UNCOMPUTED,
@@ -18,6 +17,7 @@ from vllm_eagle_ext.draft.config_keys import (
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.draft.registry import own_keys
 from vllm_eagle_ext.draft.rope_config import COMPUTED_KINDS, rope_block
+from vllm_eagle_ext.draft.spec import Case
 
 _CONFIG = "of the draft's config.json"
 

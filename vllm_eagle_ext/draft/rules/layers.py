@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION, LayerAttention, WindowOption
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.draft.layer_ids import default_layer_ids
 from vllm_eagle_ext.draft.rope_config import Rope
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.families.drafter_classes import Drafter
 
 _FIXED_TABLES = ("yarn", "deepseek_yarn")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import count_tokens
 
 # Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.

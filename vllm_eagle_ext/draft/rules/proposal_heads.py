@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.draft_config import ProposalHeads
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
 from vllm_eagle_ext.draft.foreign_drafts import name_edit
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.rules.vocabulary import is_widened
+from vllm_eagle_ext.draft.spec import Case
 
 SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 CONFIDENCE = "confidence_head.proj"

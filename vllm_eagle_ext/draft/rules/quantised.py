@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.draft.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.draft.quantisation import (
@@ -27,6 +26,7 @@ from vllm_eagle_ext.draft.quantisation_config import (
     target_patterns,
     unnamed,
 )
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin

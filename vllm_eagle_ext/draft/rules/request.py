@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from vllm_eagle_ext.draft.attention import can_have_a_window
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.spec import DraftSpec
+from vllm_eagle_ext.draft.spec import Case, DraftSpec
 
 MOST_USEFUL_K = 10  # of a draft that runs once per token
 MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER, foreign_part, name_edit, own_architecture
 from vllm_eagle_ext.draft.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.draft.read_spec import layers_in
 from vllm_eagle_ext.draft.registry import published
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
 
 _BELONGS = "check that config.json belongs to the weights"

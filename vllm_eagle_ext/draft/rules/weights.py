@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import COMPUTED
 
 # Spellings that vLLM's class renames by itself.

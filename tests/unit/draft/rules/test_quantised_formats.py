@@ -11,10 +11,10 @@ from tests.support.checkpoints import LAYERS, VOCAB
 from tests.support.drafts import TARGET, inspect, valid_draft
 from tests.support.quantised_drafts import quantised_draft
 from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.headers import TensorHeader
 from vllm_eagle_ext.draft.quantisation import named_for_vllm
+from vllm_eagle_ext.draft.spec import DraftRequest
 
 Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
 WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.drafts import LAYER, inspect, valid_draft
-from vllm_eagle_ext.draft.flags import FLAGS, read_flag
+from vllm_eagle_ext.draft.draft_config import FLAGS, read_flag
 
 
 @pytest.mark.parametrize("value", [True, False])

@@ -6,7 +6,7 @@ import json
 
 from tests.support.checkpoints import tiny_draft
 from tests.support.engine import TINY
-from vllm_eagle_ext.draft.consequences import ANOTHER_TARGET, CONSEQUENCES
+from vllm_eagle_ext.draft.inspection import ANOTHER_TARGET, CONSEQUENCES
 from vllm_eagle_ext.draft.rules import RULES
 
 
