@@ -20,7 +20,6 @@ from vllm_eagle_ext.draft.read_spec import (
     without_padding,
 )
 from vllm_eagle_ext.draft.registry import drafter_of
-from vllm_eagle_ext.draft.rope_config import rope_problems
 from vllm_eagle_ext.draft.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.draft.rules.early import DraftClaim
 from vllm_eagle_ext.draft.silent_keys import without_nulls
@@ -82,9 +81,8 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
         return Inspection(None, early)
     # Its config's values and its layers, without which nothing else can be said.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
-    problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
-    if problems or isinstance(config, list):
-        return Inspection(None, _errors("config_is_well_formed", problems))
+    if isinstance(config, list):
+        return Inspection(None, _errors("config_is_well_formed", config))
     layers = _aux_layers(flat, drafter, target, options.aux_layers)
     if isinstance(layers, list):
         ids, errors = layers[0].value, _errors("aux_layer_ids_exist", layers)

@@ -120,7 +120,6 @@ class Family:
     own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that only it computes with
     # Values of keys that say what the family is, and others are refused for.
     identity_keys: Mapping[str, Any] = field(default_factory=dict)
-    scales_logits: frozenset[str] = frozenset()  # keys that rescale logits, which it computes
     plain_modules: tuple[str, ...] = ()  # that its class builds without quantisation
     asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # next to layer_types
     # How it drafts.

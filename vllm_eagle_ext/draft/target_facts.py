@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_files import read_config
-from vllm_eagle_ext.draft.rope_config import Rope, read_rope, rope_block, rope_problems
+from vllm_eagle_ext.draft.rope_config import Rope, is_readable, read_rope, rope_block
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 
 # Where composite configs keep the language model, or the part that holds it. `get_text_config` of
@@ -49,7 +49,7 @@ class TargetFacts:
             num_layers=_size(text, "num_hidden_layers"),
             hidden_size=_size(text, "hidden_size"),
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
-            rope=Rope(None) if rope_problems(text) else target_rope(text),
+            rope=target_rope(text) if is_readable(text) else Rope(None),
             max_position_embeddings=length if type(length) is int else None,
             embedding_scale=_table_scale(text),
             folder=folder,

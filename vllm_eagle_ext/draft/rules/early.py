@@ -92,20 +92,6 @@ def _prefixes() -> dict[str, str]:
 
 
 @rule(Severity.ERROR)
-def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
-    if not draft.architecture and draft.speculators_type is None:
-        fitting = own_architecture(draft.files)
-        yield Problem(
-            field="architectures of the draft's config.json",
-            value=draft.files.config.get("architectures"),
-            allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=f"by its tensors, {name_edit(fitting)}"
-            if fitting
-            else "name the class of its trainer there",
-        )
-
-
-@rule(Severity.ERROR)
 def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
@@ -136,10 +122,10 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
             remedy=f"{why}; {ANOTHER}",
         )
-    elif draft.architecture:
+    elif format_of(draft.files.config) == "published":
         yield Problem(
             field="architectures of the draft's config.json",
-            value=draft.architecture,
+            value=draft.architecture or draft.files.config.get("architectures"),
             allowed=", ".join(sorted(registry.published())),
             remedy=_why_not_this_name(draft.architecture, draft.files),
         )
@@ -183,28 +169,17 @@ def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse a config without a model type, and DeepSeek's own types.
-
-    vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
-    drafts; of the others the start's error is enough.
-    """
+    """Refuse DeepSeek's own types, which are found in drafts; of others the start's error is enough."""
     model_type = draft.files.config.get("model_type")
-    if not draft.drafter:
-        return
     if draft.speculators_type is not None and model_type in (None, "speculators"):
-        model_type = draft.flat.get("model_type", "llama")  # of the layer
-    problem = None
-    if not isinstance(model_type, str):
-        problem = "a name: without it vLLM cannot read the file"
-    elif model_type.startswith("deepseek_v"):
-        problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    if problem:
-        readable = draft.drafter.backbone.model_type
+        model_type = draft.flat.get("model_type")  # of the layer
+    if draft.drafter and isinstance(model_type, str) and model_type.startswith("deepseek_v"):
         yield Problem(
             field="model_type of the draft's config.json",
             value=model_type,
-            allowed=problem,
-            remedy=f'edit config.json: "model_type": "{readable}" reads the same keys',
+            allowed="another one: vLLM takes a draft of this type for a multi-token-prediction head",
+            remedy=f'edit config.json: "model_type": "{draft.drafter.backbone.model_type}" reads the '
+            "same keys",
         )
 
 

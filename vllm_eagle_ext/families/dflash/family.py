@@ -143,7 +143,6 @@ DFLASH2 = replace(
     title="DFlash2",
     drafters=(DFLASH2_DRAFTER,),
     tensors=_dflash2_tensors,
-    scales_logits=frozenset({"output_multiplier", "final_logit_softcapping"}),
     plain_modules=(*DFLASH.plain_modules, "candidate_selector."),
     runs_on_v2_only=True,
     config_writer=f"{_WRITERS}:write_dflash2",

@@ -11,16 +11,16 @@ EAGLE_1 = ["EAGLE-1 or EAGLE-2", 'write "method": "eagle"', '"architectures": ["
 # fmt: off
 CASES = [
     case(
-        "architecture_is_named", "missing", "native", no_key("architectures"),
+        "architecture_is_served", "missing", "native", no_key("architectures"),
         words=("architectures", "missing", "LlamaForCausalLMEagle3"),
     ),
     case(
-        "architecture_is_named", "empty", "dflash", key("architectures", []),
+        "architecture_is_served", "empty", "dflash", key("architectures", []),
         words=("architectures", "[]"),
     ),
     case(
-        "architecture_is_named", "text", "mla", key("architectures", "LlamaForCausalLMEagle3"),
-        words=("architectures of", "a list with one name"),
+        "architecture_is_served", "text", "mla", key("architectures", "LlamaForCausalLMEagle3"),
+        words=("architectures of", "'LlamaForCausalLMEagle3'"),
     ),
     case(
         "speculators_type_is_named", "missing", "native", key("speculators_config", {}),
@@ -83,10 +83,6 @@ CASES = [
     case(
         "architecture_is_served", "speculators_of_mtp", "speculators",
         key("speculators_model_type", "mtp"), words=("('mtp', 'llama')", "multi-token-prediction"),
-    ),
-    case(
-        "model_type_is_readable", "missing", "native", no_key("model_type"),
-        words=("model_type", "missing", '"model_type": "llama"'),
     ),
     case(
         "model_type_is_readable", "taken_for_mtp", "mla", key("model_type", "deepseek_v3"),

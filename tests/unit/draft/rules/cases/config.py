@@ -23,9 +23,9 @@ CASES = [
             ("block", key("eagle_config", [1]), ("eagle_config", "[1]")),
             ("layer_type", key("layer_types", ["linear"]), ("layer_types.0", "'linear'")),
             ("logit_scale", key("logit_scale", -1.0), ("logit_scale", "-1.0", "greater than 0")),
-            ("theta", key("rope_theta", 0), ("rope_theta", "0", "a positive number")),
+            ("theta", key("rope_theta", 0), ("rope_theta", "0", "greater than 0", "trained with")),
             ("rope_block", key("rope_scaling", "yarn"), ("rope_scaling", "'yarn'", "an object")),
-            ("factor", key("rope_scaling", {"factor": "8"}), ("rope_scaling.factor", "'8'", "positive")),
+            ("factor", key("rope_scaling", {"factor": "8"}), ("rope_scaling.factor", "'8'", "a number")),
             (
                 "two_thetas",
                 key("rope_parameters", {"rope_theta": 5.0}),

@@ -98,15 +98,11 @@ CASES = [
         words=("num_key_value_heads", "3", "a divisor of num_attention_heads, 2"),
     ),
     case(
-        "layer_types_are_complete", "short", "dflash", key("layer_types", ["full_attention"]),
-        words=("layer_types", "'1 entries'", "2, one per layer"),
-    ),
-    case(
-        "layer_types_are_complete", "no_window", "native", key("layer_types", ["sliding_attention"]),
+        "windows_are_stated", "no_window", "native", key("layer_types", ["sliding_attention"]),
         words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
-        "layer_types_are_complete", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
+        "windows_are_stated", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
         words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
