@@ -36,7 +36,7 @@ try:
     }
 except UnsupportedDraftError as error:
     found = {"error": str(error)}
-modules = [name for name in ("torch", "vllm", "numpy", "transformers") if name in sys.modules]
+modules = [name for name in ("torch", "vllm", "transformers") if name in sys.modules]
 print(json.dumps({"modules": modules, **found}))
 """
 

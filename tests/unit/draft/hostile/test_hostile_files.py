@@ -94,7 +94,7 @@ status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text
 print(json.dumps({
     "outcomes": outcomes,
     "megabytes": int(status["VmHWM"].split()[0]) / 1024,  # ru_maxrss has the parent's in it
-    "modules": [name for name in ("torch", "vllm", "numpy", "transformers") if name in sys.modules],
+    "modules": [name for name in ("torch", "vllm", "transformers") if name in sys.modules],
     "unpickled": unpickled,
     "opened": opened,
 }))
