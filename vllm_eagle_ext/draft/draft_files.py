@@ -35,7 +35,6 @@ from vllm_eagle_ext.draft.sources import (
     field_name,
     open_source,
     read_exactly,
-    refuse_pattern,
 )
 from vllm_eagle_ext.draft.tensors import COMPUTED, canonical_name, count_non_finite
 from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
@@ -83,7 +82,6 @@ def read_draft_files(
     refuse_gguf(model, [model], field)
     source = open_source(model, **place)
     files = source.files()
-    refuse_pattern(source, field)
     config = read_json(source, files, "config.json")
     if config is None:
         refuse_gguf(model, files, field)

@@ -9,7 +9,6 @@ import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import has_magic
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -272,15 +271,6 @@ def _open_hub(
     if not folder.is_dir():
         raise _not_found(field, model, f"the cache has the repository without it, and {problem}")
     return FolderSource(model, folder)
-
-
-def refuse_pattern(source: Source, field: str) -> None:
-    """Refuse a folder in whose name vLLM's search for weights finds a pattern, and so no file."""
-    if isinstance(source, FolderSource) and has_magic(source.model):
-        raise UnsupportedDraftError(
-            field=field, value=source.model, allowed="a path without *, ? and [",
-            remedy="rename the folder: vLLM takes these for a pattern, and finds no weights",
-        )  # fmt: skip
 
 
 def read_exactly(source: Source, name: str, start: int, length: int) -> bytes:

@@ -60,9 +60,9 @@ OF_QUANTISATIONS = {"quantisation_is_well_formed"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
     "depth_is_the_drafts_own", "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_can_pay",
-    "k_is_worth_drafting", "rope_table_is_bounded",
-    "k_leaves_room_in_the_context", "trained_length_covers_the_target", "trainer_rotates_the_same_part",
-    "confidence_head_is_there", "vocabulary_is_widened", "draft_window_is_computed",
+    "rope_table_is_bounded",
+    "k_leaves_room_in_the_context", "trainer_rotates_the_same_part",
+    "vocabulary_is_widened", "draft_window_is_computed",
     "narrow_vocabulary_is_padded",
     "draft_window_holds_a_step", "draft_window_is_used", "embedding_scale_is_stated",
     "draft_vocabulary_has_a_drafter",

@@ -124,23 +124,6 @@ def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
         )  # fmt: skip
 
 
-@rule(Severity.WARNING, of="dspark")
-def confidence_head_is_there(case: Case) -> Iterable[Problem]:
-    """Warn of a missing confidence head.
-
-    Without one vLLM's adaptive verification goes by an estimate that it learns while it serves.
-    """
-    has = f"{CONFIDENCE}.weight" in case.files.tensors
-    if case.config.of_heads("enable_confidence_head") and case.has_tensors and not has:
-        yield Problem(
-            field=f"{CONFIDENCE}.weight of the draft",
-            value=None,
-            allowed="a tensor, because enable_confidence_head is true; nothing else changes without it, "
-            "but enable_adaptive_verification goes by an estimate",
-            remedy="if you use enable_adaptive_verification, download all files of the draft",
-        )
-
-
 @rule(Severity.ERROR, of="dspark")
 def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
     """Refuse half a confidence head: vLLM would leave the rest as the memory was."""

@@ -186,13 +186,6 @@ def test_a_name_with_a_dot_first_is_left_out(tmp_path):
         of_vllm(folder)
 
 
-@pytest.mark.parametrize("name", ["draft[1]", "draft*", "draft?"])
-def test_a_folder_whose_name_is_a_pattern(tmp_path, name):
-    folder = tiny_draft(tmp_path / name)
-    with pytest.raises(UnsupportedDraftError, match=r"a path without \*, \? and \["):
-        read_draft_files(str(folder))
-
-
 @pytest.mark.parametrize("metadata", [{"format": 5}, {"a": None}, [], "pt", 5, None, {"a": {}}])
 def test_metadata_that_safetensors_refuses(tmp_path, metadata):
     from safetensors import SafetensorError, safe_open

@@ -68,14 +68,15 @@ def test_ranks_of_a_cpu_are_bound_to_its_nodes_or_to_none(check, draft, monkeypa
         assert result.stdout.splitlines()[-1].startswith(f"{forced}vllm serve ")
 
 
-def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
+def test_length_is_what_the_engine_serves(check, draft, target):
     write_target(target, max_position_embeddings=2048)
-    assert (
-        "note trained_length_covers_the_target: positions in the draft's config" in check(draft).stdout
-    )
-    asked = check(draft, "--max-model-len", "1024").stdout
-    assert "warning trained_length_covers_max_model_len: positions in the draft's config" in asked
-    assert "trained_length" not in check(draft, "--max-model-len", "512").stdout
+    rule = "warning trained_length_covers_max_model_len: positions in the draft's config"
+    for words, warns in (
+        ((), True),
+        (["--max-model-len", "1024"], True),
+        (["--max-model-len", "512"], False),
+    ):
+        assert (rule in check(draft, *words).stdout) is warns
 
 
 def test_a_length_beyond_the_targets(check, draft, target):

@@ -85,10 +85,6 @@ CASES = [
         words=("markov_head_type", "'gated'", "vanilla"),
     ),
     case(
-        "confidence_head_is_there", "neither", "dspark", no_tensor("confidence_head.proj.weight"),
-        no_tensor("confidence_head.proj.bias"), words=("confidence_head", "missing", "estimate"),
-    ),
-    case(
         "confidence_head_is_whole", "no_bias", "dspark", no_tensor("confidence_head.proj.bias"),
         words=("without confidence_head.proj.bias",),
     ),
