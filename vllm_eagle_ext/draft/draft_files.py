@@ -180,11 +180,7 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
 
 
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
-    """Return what vLLM will load: all *.safetensors, or those of an index; nothing where all are .bin.
-
-    Raises:
-        UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
-    """
+    """Return what vLLM will load: all *.safetensors, or those of an index; nothing of .bin files alone."""
     # What vLLM's search finds; it skips names that begin with a dot.
     shards = {
         name: size

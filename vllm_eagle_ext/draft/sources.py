@@ -96,11 +96,7 @@ class HubSource:
     """Reads byte ranges; nothing is downloaded that is not asked for."""
 
     def __init__(self, model: str, revision: str | None, token: bool | str | None) -> None:
-        """Open the repository.
-
-        Args:
-            model: OWNER/NAME, with a folder of the repository after it or not.
-        """
+        """Open a repository, OWNER/NAME, or a folder in it, OWNER/NAME/FOLDER."""
         from huggingface_hub import HfFileSystem
 
         self.model = model
@@ -207,11 +203,7 @@ def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
-    """Return the repository that a model's name begins with.
-
-    Raises:
-        UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
-    """
+    """Return the repository that a name begins with; refuse a folder in one where none is taken."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -318,11 +310,7 @@ def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
 
 @contextmanager
 def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Iterator[None]:
-    """Make a refusal of an error while a file is read.
-
-    Raises:
-        UnsupportedDraftError: for one of `errors`.
-    """
+    """Make a refusal of an error while a file is read."""
     try:
         yield
     except errors as error:

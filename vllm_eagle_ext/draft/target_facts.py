@@ -103,10 +103,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _table_scale(text: Mapping[str, Any]) -> float:
-    """Return the factor of the embeddings.
-
-    Granite's and MiniCPM's config states it; Gemma's classes scale without being told.
-    """
+    """Return the embeddings' factor: Granite and MiniCPM state it, Gemma scales without being told."""
     stated = (text.get(key) for key in ("embedding_multiplier", "scale_emb"))
     factor = next((value for value in stated if type(value) in (int, float)), None)
     if factor is None and str(text.get("model_type")).startswith("gemma"):

@@ -77,10 +77,7 @@ class DraftClaim:
         return known_here or self._as_vllm_names_it() in self.request.registered
 
     def _as_vllm_names_it(self) -> str:
-        """Return the architecture as vLLM names it.
-
-        vLLM puts the method's name before architectures that do not show it.
-        """
+        """Put the method's name before an architecture that does not show it, as vLLM does."""
         prefix = _prefixes().get(self.request.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture

@@ -88,10 +88,7 @@ def _dflash2_tensors(
 
 
 def _dspark_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int) -> dict[str, Expected]:
-    """Return DSpark's tensors.
-
-    A confidence head may be left out, but not in part, which a rule reports.
-    """
+    """Return DSpark's tensors. A rule reports a part of a confidence head, which may be left out."""
     rank, reads = config.of_heads("markov_rank") or 1, config.of_heads("confidence_head_with_markov")
     columns = spec.hidden_size + (rank if reads else 0)
     table = _dflash_tensors(spec, config, target_vocab_size)
