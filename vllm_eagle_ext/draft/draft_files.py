@@ -180,7 +180,7 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
 
 
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
-    """Return what vLLM will load: all *.safetensors, or those of an index; nothing of .bin files alone."""
+    """Return what vLLM will load: all *.safetensors, or an index's; nothing where all are .bin."""
     # What vLLM's search finds; it skips names that begin with a dot.
     shards = {
         name: size

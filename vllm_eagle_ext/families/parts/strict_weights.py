@@ -163,7 +163,7 @@ def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
-    """Put a tensor's blocks in ascending order of aux layer: `order` has the block of each in the file."""
+    """Put a tensor's blocks in ascending order of aux layer; `order`: the block of each in the file."""
     if order == sorted(order):
         return name, tensor
     if name.startswith("fc_norm."):
