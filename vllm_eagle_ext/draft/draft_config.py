@@ -308,6 +308,8 @@ def _remedy(path: str, value: object) -> str:
     """Say what to edit; the file may be the one that was published."""
     if path == "hidden_act" and isinstance(value, str):
         return "use another draft: no drafter of vLLM computes this activation"
+    if path == "model_type":
+        return 'write the type of its layers, such as "llama"'
     if path.partition(".")[0] in RopeKeys.model_fields:
         return "state what the draft was trained with, or leave the key out if it was trained without"
     if path.endswith("head_dim") and type(value) is int:

@@ -48,7 +48,8 @@ UNKNOWABLE_OF_ONE = {("dflash2", "other keys", "logits rescaled")}
 # What vLLM refuses by itself before it loads anything, and in which words.
 REFUSED_BY_VLLM = {
     ("identity", "model_type no_such_type"): "model type `no_such_type`",
-    ("drop key", "model_type"): "should have a `model_type` key",
+    ("drop key", "model_type"): "Should have a `model_type` key",
+    ("null key", "model_type"): "model type `None`",
     ("other keys", "many candidates"): "dspark_draft_topk must be between 1 and",
 }
 # What is asked of the draft, and where it is served, changes nothing in the draft.
