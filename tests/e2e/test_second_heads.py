@@ -26,7 +26,7 @@ from vllm_eagle_ext.draft import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.measure.reference.published import load_reference
 from vllm_eagle_ext.measure.reference.walk import load_target
 

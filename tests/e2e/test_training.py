@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from tests.support.engine import ROOT, TINY
 from vllm_eagle_ext.draft import TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.spec import DraftRequest
 
 EXPECTED = TargetFacts(num_layers=12, hidden_size=192, vocab_size=1536)
 HYBRID = TargetFacts(num_layers=8, hidden_size=192, vocab_size=1600)

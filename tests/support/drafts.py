@@ -23,7 +23,7 @@ from tests.support.draft_families import (
 )
 from tests.support.second_heads import SECOND_HEADS
 from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.options import Options
 
 __all__ = [

@@ -166,7 +166,7 @@ def _print_findings(findings: Iterable[Finding], console: Console, *, everything
 
 
 def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
-    from vllm_eagle_ext.draft.consequences import consequences
+    from vllm_eagle_ext.draft.inspection import consequences
 
     result = final.files
     may_be_meant = result.request.platform == "auto" and result.platform != "cuda"

@@ -8,13 +8,15 @@ DFlash (`dflash_config`), vllm-project/speculators (`transformer_layer_config`, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from vllm_eagle_ext.draft.findings import Problem
-from vllm_eagle_ext.draft.quantisation_config import normalised
+from vllm_eagle_ext.draft.rope_config import Positive, RopeKeys, Strict, rope_contradictions
 from vllm_eagle_ext.draft.silent_keys import (
+    LAYER_BLOCK,
     OF_THE_CLASS,
     edit,
     mistaken,
@@ -29,10 +31,31 @@ def _even(value: int) -> int:
     return value
 
 
+_OF_MODELOPT = {
+    "FP8": "modelopt", "FP8_PER_CHANNEL_PER_TOKEN": "modelopt", "FP8_PB_WO": "modelopt",
+    "NVFP4": "modelopt_fp4",
+}  # fmt: skip
+
+
+def _normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the method as vLLM does (`_normalize_quantization_config`), whatever way a file spells it."""
+    method, nested = config.get("quant_method"), config.get("quantization")
+    producer = config.get("producer")
+    if (
+        isinstance(producer, Mapping)
+        and producer.get("name") == "modelopt"
+        and isinstance(nested, Mapping)
+    ):
+        algorithm = str(nested.get("quant_algo")).upper()
+        method = _OF_MODELOPT.get(algorithm, method)
+    if isinstance(method, str):
+        config = {**config, "quant_method": method.lower().replace("compressed_", "compressed-")}
+    return dict(config)
+
+
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
 Even = Annotated[Count, AfterValidator(_even)]
-Positive = Annotated[float, Field(gt=0)]
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
 # Of a list of any length, one problem is enough.
@@ -41,92 +64,63 @@ LayerTypes = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+class ProposalMethod(Strict):
+    speculative_tokens: Count | None = None  # tokens that training unrolled
 
 
-class ProposalMethod(_Strict):
-    speculative_tokens: Count | None = Field(default=None, description="tokens that training unrolled")
-
-
-class SpeculatorsBlock(_Strict):
+class SpeculatorsBlock(Strict):
     proposal_methods: Annotated[list[ProposalMethod], Field(fail_fast=True)] = []
 
 
-class NestedConfig(_Strict):
+class NestedConfig(Strict):
     """`eagle_config`: keys that also occur at top level."""
 
-    use_aux_hidden_state: bool | None = Field(
-        default=None, description="false: no fc, the last state is read"
-    )
-    fc_norm: bool | None = Field(default=None, description="one RMSNorm per aux layer before fc")
-    use_aux_norm: bool | None = Field(default=None, description="another name of fc_norm")
-    norm_output: bool | None = Field(default=None, description="the normalised hidden state is fed back")
-    norm_before_fc: bool | None = Field(
-        default=None, description="one RMSNorm over all aux layers before fc"
-    )
-    norm_before_residual: bool | None = Field(
-        default=None, description="the residual starts from the normalised feature"
-    )
-    gate_layout: Literal["interleaved", "concat"] | None = Field(
-        default=None, description="of a gated q_proj: query and gate head by head, or all queries first"
-    )
+    use_aux_hidden_state: bool | None = None  # false: no fc, the last state is read
+    fc_norm: bool | None = None  # one RMSNorm per aux layer before fc
+    use_aux_norm: bool | None = None  # another name of fc_norm
+    norm_output: bool | None = None  # the normalised hidden state is fed back
+    norm_before_fc: bool | None = None  # one RMSNorm over all aux layers before fc
+    norm_before_residual: bool | None = None  # the residual starts from the normalised feature
+    # Of a gated q_proj: query and gate head by head, or all queries first.
+    gate_layout: Literal["interleaved", "concat"] | None = None
 
 
-class ProposalHeads(_Strict):
+class ProposalHeads(Strict):
     """What corrects the logits of a block: keys at top level, in `dflash_config`, in `dspark_config`."""
 
-    conv_kernel_size: Count | None = Field(default=None, description="DFlash2: taps of a convolution")
-    conv_group_size: Count | None = Field(default=None, description="DFlash2: channels of a group")
-    selector_rank: Count | None = Field(default=None, description="DFlash2: width of the codebooks")
-    selector_top_k: Count | None = Field(default=None, description="DFlash2: candidates per position")
-    output_multiplier: Positive | None = Field(default=None, description="DFlash2: factor of the logits")
-    final_logit_softcapping: Annotated[float, Field(ge=0)] | None = Field(
-        default=None, description="DFlash2: bound of the logits; 0: none"
+    conv_kernel_size: Count | None = None  # DFlash2: taps of a convolution
+    conv_group_size: Count | None = None  # DFlash2: channels of a group
+    selector_rank: Count | None = None  # DFlash2: width of the codebooks
+    selector_top_k: Count | None = None  # DFlash2: candidates per position
+    output_multiplier: Positive | None = None  # DFlash2: factor of the logits
+    final_logit_softcapping: Annotated[float, Field(ge=0)] | None = (
+        None  # DFlash2: bound of the logits; 0: none
     )
-    markov_rank: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="DSpark: width of the Markov head; 0: none"
-    )
-    markov_head_type: str | None = Field(default=None, description="DSpark: null is vanilla")
-    enable_confidence_head: bool | None = Field(
-        default=None, description="DSpark: estimates the acceptance of each token"
-    )
-    confidence_head_with_markov: bool | None = Field(
-        default=None, description="DSpark: that head reads the Markov embedding too"
-    )
-    projector_type: str | None = Field(default=None, description="SpecForge: the kind of second head")
+    markov_rank: Annotated[int, Field(ge=0)] | None = None  # DSpark: width of the Markov head; 0: none
+    markov_head_type: str | None = None  # DSpark: null is vanilla
+    enable_confidence_head: bool | None = None  # DSpark: estimates the acceptance of each token
+    confidence_head_with_markov: bool | None = None  # DSpark: that head reads the Markov embedding too
+    projector_type: str | None = None  # SpecForge: the kind of second head
 
 
 class DFlashConfig(ProposalHeads):
     """`dflash_config`: keys of drafts that fill in a block; most also occur at top level."""
 
-    block_size: Count | None = Field(default=None, description="positions, of which the first is given")
-    mask_token_id: TokenId | None = Field(
-        default=None, description="stands for a token that is to be drafted"
-    )
-    causal: bool | None = Field(
-        default=None, description="of all layers; else those that slide are causal"
-    )
-    use_swa: bool | None = Field(
-        default=None, description="all layers slide, where layer_types names none"
-    )
-    swa_window_size: Count | None = Field(
-        default=None, description="of these layers, before sliding_window"
-    )
-    attention_sink_bias: bool | None = Field(default=None, description="each head has a learned sink")
+    block_size: Count | None = None  # positions, of which the first is given
+    mask_token_id: TokenId | None = None  # stands for a token that is to be drafted
+    causal: bool | None = None  # of all layers; else those that slide are causal
+    use_swa: bool | None = None  # all layers slide, where layer_types names none
+    swa_window_size: Count | None = None  # of these layers, before sliding_window
+    attention_sink_bias: bool | None = None  # each head has a learned sink
     # Only vLLM's class reads it; it is checked here.
-    attention_value_scale: float | None = Field(
-        default=None, description="factor of the values of attention"
-    )
-    input_embedding_scale: Positive | None = Field(default=None, description="factor of the embeddings")
-    sample_from_anchor: bool | None = Field(
-        default=None, description="the first position is drafted too"
-    )
+    attention_value_scale: float | None = None  # factor of the values of attention
+    input_embedding_scale: Positive | None = None  # factor of the embeddings
+    sample_from_anchor: bool | None = None  # the first position is drafted too
     use_aux_hidden_state: bool | None = None
 
 
-class DraftConfig(NestedConfig, ProposalHeads):
-    """What is read of a config; layer ids are read by `layer_ids.py`, rope by `rope_config.py`."""
+class DraftConfig(NestedConfig, ProposalHeads, RopeKeys):
+    """What is read of a config; `layer_ids.py` reads layer ids."""
 
     architectures: Annotated[list[str], Field(fail_fast=True)] | None = None
     model_type: str | None = None
@@ -136,11 +130,9 @@ class DraftConfig(NestedConfig, ProposalHeads):
     num_attention_heads: Count
     num_key_value_heads: Count | None = None
     head_dim: Even | None = None
-    vocab_size: Count = Field(description="of the target")
-    draft_vocab_size: Count | None = Field(default=None, description="rows of lm_head; null: vocab_size")
-    target_hidden_size: Count | None = Field(
-        default=None, description="of aux states; null: hidden_size"
-    )
+    vocab_size: Count  # of the target
+    draft_vocab_size: Count | None = None  # rows of lm_head; null: vocab_size
+    target_hidden_size: Count | None = None  # of aux states; null: hidden_size
     rms_norm_eps: Annotated[float, Field(gt=0, le=1e-3)]
     hidden_act: Literal["silu"] | None = None
     logit_scale: Positive | None = None
@@ -150,46 +142,36 @@ class DraftConfig(NestedConfig, ProposalHeads):
     max_position_embeddings: Count | None = None
     layer_types: LayerTypes | None = None
     sliding_window: Count | None = None
-    use_sliding_window: bool | None = Field(default=None, description="Qwen3's key, without layer_types")
-    max_window_layers: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Qwen3's key: the first layer that slides"
+    use_sliding_window: bool | None = None  # Qwen3's key, without layer_types
+    max_window_layers: Annotated[int, Field(ge=0)] | None = (
+        None  # Qwen3's key: the first layer that slides
     )
-    bias: bool | None = Field(default=None, description="an older name of attention_bias")
-    num_aux_hidden_states: Count | None = Field(default=None, description="number of aux layers")
-    num_aux_layers: Count | None = Field(default=None, description="number of aux layers")
-    num_target_layers: Count | None = Field(
-        default=None, description="z-lab: depth of the target; TorchSpec: number of aux layers"
-    )
-    target_num_hidden_layers: Count | None = Field(default=None, description="depth of the target")
-    attn_output_gate: bool | None = Field(
-        default=None, description="attention output times sigmoid(gate)"
-    )
-    quantization_config: Annotated[dict[str, Any], AfterValidator(normalised)] | None = None
+    bias: bool | None = None  # an older name of attention_bias
+    num_aux_hidden_states: Count | None = None  # number of aux layers
+    num_aux_layers: Count | None = None  # number of aux layers
+    num_target_layers: Count | None = None  # z-lab: depth of the target; TorchSpec: number of aux layers
+    target_num_hidden_layers: Count | None = None  # depth of the target
+    attn_output_gate: bool | None = None  # attention output times sigmoid(gate)
+    quantization_config: Annotated[dict[str, Any], AfterValidator(_normalised)] | None = None
     eagle_config: NestedConfig | None = None
     # multi-head latent attention
-    q_lora_rank: Count | None = Field(default=None, description="null: queries are not compressed")
-    kv_lora_rank: Count | None = Field(default=None, description="of the latent that the cache keeps")
-    qk_nope_head_dim: Count | None = Field(default=None, description="of a query's head, not rotated")
-    qk_rope_head_dim: Even | None = Field(default=None, description="of a query's head, rotated")
+    q_lora_rank: Count | None = None  # null: queries are not compressed
+    kv_lora_rank: Count | None = None  # of the latent that the cache keeps
+    qk_nope_head_dim: Count | None = None  # of a query's head, not rotated
+    qk_rope_head_dim: Even | None = None  # of a query's head, rotated
     v_head_dim: Count | None = None
     # drafts that fill in a block
     dflash_config: DFlashConfig | None = None
     dspark_config: ProposalHeads | None = None
     block_size: Count | None = None
     dspark_block_size: Count | None = None
-    dspark_bonus_anchor: bool | None = Field(default=None, description="not sample_from_anchor")
-    dspark_draft_topk: Count | None = Field(
-        default=None, description="candidates that the Markov head corrects; null: all"
-    )
+    dspark_bonus_anchor: bool | None = None  # not sample_from_anchor
+    dspark_draft_topk: Count | None = None  # candidates that the Markov head corrects; null: all
     input_embedding_scale: Positive | None = None
-    is_causal: bool | None = Field(
-        default=None, description="of all layers, before dflash_config.causal"
-    )
+    is_causal: bool | None = None  # of all layers, before dflash_config.causal
     # Only vLLM's class reads it; it is checked here.
-    is_neox_style: bool | None = Field(default=None, description="rope pairs channels half a head apart")
-    sliding_window_non_causal: bool | None = Field(
-        default=None, description="speculators: windowed layers are bidirectional too"
-    )
+    is_neox_style: bool | None = None  # rope pairs channels half a head apart
+    sliding_window_non_causal: bool | None = None  # speculators: windowed layers are bidirectional too
     sample_from_anchor: bool | None = None
     # The mask token, in the order in which vLLM looks for it.
     mask_token_id: TokenId | None = None
@@ -213,6 +195,42 @@ class DraftConfig(NestedConfig, ProposalHeads):
     def of_heads(self, key: str) -> Any:
         """Return the first stated value of a key of `ProposalHeads`; None where none is stated."""
         return next(iter(self.heads_stated(key).values()), None)
+
+
+FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+_ALIASES = {"fc_norm": ("fc_norm", "use_aux_norm")}
+_BLOCKS = ("eagle_config", LAYER_BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    value: bool
+    source: str  # the key it came from, "option ..", or "default"
+    stated: tuple[tuple[str, bool], ...] = ()  # every place that states it
+
+    def __bool__(self) -> bool:
+        return self.value
+
+    @property
+    def is_contradictory(self) -> bool:
+        return len({value for _, value in self.stated}) > 1
+
+
+def read_flag(config: Mapping[str, Any], name: str, *, default: bool = False) -> Flag:
+    """Read a flag.
+
+    Where places contradict each other, the first one wins, and a rule reports that they do.
+    """
+    stated = []
+    for block in ("", *_BLOCKS):
+        holder = config.get(block) if block else config
+        for alias in _ALIASES.get(name, (name,)):
+            value = holder.get(alias) if isinstance(holder, Mapping) else None
+            if value is not None:
+                stated.append((f"{block}.{alias}".strip("."), bool(value)))
+    if stated:
+        return Flag(stated[0][1], stated[0][0], tuple(stated))
+    return Flag(default, "default")
 
 
 def format_of(config: Mapping[str, Any]) -> Format:
@@ -254,7 +272,7 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
         found = [_config_problem(details) for details in error.errors()]
         fields = {problem.field for problem in found}
         return [*found, *(problem for problem in problems if problem.field not in fields)]
-    return problems or parsed
+    return [*problems, *rope_contradictions(flat)] or parsed
 
 
 def _config_problem(details: Any) -> Problem:
@@ -290,6 +308,10 @@ def _remedy(path: str, value: object) -> str:
     """Say what to edit; the file may be the one that was published."""
     if path == "hidden_act" and isinstance(value, str):
         return "use another draft: no drafter of vLLM computes this activation"
+    if path == "model_type":
+        return 'write the type of its layers, such as "llama"'
+    if path.partition(".")[0] in RopeKeys.model_fields:
+        return "state what the draft was trained with, or leave the key out if it was trained without"
     if path.endswith("head_dim") and type(value) is int:
         return "correct the number, if the tensors have others; otherwise use another draft"
     field = DraftConfig.model_fields.get(path)

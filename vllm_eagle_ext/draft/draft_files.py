@@ -35,15 +35,15 @@ from vllm_eagle_ext.draft.sources import (
     field_name,
     open_source,
     read_exactly,
-    refuse_pattern,
 )
-from vllm_eagle_ext.draft.tensors import COMPUTED, Survey, canonical_name
+from vllm_eagle_ext.draft.tensors import COMPUTED, canonical_name, count_non_finite
 from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
 
 OnValues = Callable[[int, int], None]  # bytes read so far, of how many
 JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
+_CHUNK = 16 * 2**20  # bytes that are read at once; a multiple of every element's size
 _CLIP = 300  # characters of a file that go into a message
 _WITH_CONFIG = "a folder or repository with a config.json"
 _WHOLE = "a complete safetensors file"
@@ -61,7 +61,9 @@ class DraftFiles:
     tensors: Mapping[str, TensorHeader]  # by canonical name; empty for .bin files
     values: Mapping[str, bytes] = field(default_factory=dict)  # of small tensors, by canonical name
     folder: Path | None = None  # None: on the hub
-    surveys: Mapping[str, Survey] = field(default_factory=dict)  # of all tensors, where they were read
+    # Infinite values and NaN, by canonical name: of the small tensors, or of all.
+    non_finite: Mapping[str, int] = field(default_factory=dict)
+    all_are_read: bool = False
 
 
 def read_draft_files(
@@ -80,7 +82,6 @@ def read_draft_files(
     refuse_gguf(model, [model], field)
     source = open_source(model, **place)
     files = source.files()
-    refuse_pattern(source, field)
     config = read_json(source, files, "config.json")
     if config is None:
         refuse_gguf(model, files, field)
@@ -92,13 +93,12 @@ def read_draft_files(
         refuse_disguised(source, (name for name in files if name.endswith(".bin")))
         return DraftFiles(model, config, "bin", {}, folder=folder)
     tensors = _read_headers(source, shards)
-    values, surveys = _read_values(source, tensors), {}
+    values = _read_values(source, tensors)
+    non_finite = {name: count_non_finite(raw, tensors[name].dtype) for name, raw in values.items()}
     if on_values is not None:
-        from vllm_eagle_ext.draft.survey import survey_tensors
-
-        read = {name: header for name, header in tensors.items() if not name.endswith(COMPUTED)}
-        surveys = survey_tensors(source, read, on_values)
-    return DraftFiles(model, config, "safetensors", tensors, values, folder, surveys)
+        non_finite |= _count_in_all(source, tensors, on_values)
+    all_are_read = on_values is not None
+    return DraftFiles(model, config, "safetensors", tensors, values, folder, non_finite, all_are_read)
 
 
 def without_config(
@@ -180,11 +180,7 @@ def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights:
 
 
 def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[str, int]:
-    """Return what vLLM will load: all *.safetensors, or those of an index; nothing where all are .bin.
-
-    Raises:
-        UnsupportedDraftError: no weights at all, an index that names none, or a missing shard of it.
-    """
+    """Return what vLLM will load: all *.safetensors, or an index's; nothing where all are .bin."""
     # What vLLM's search finds; it skips names that begin with a dot.
     shards = {
         name: size
@@ -285,6 +281,22 @@ def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[st
             values[name] = read_exactly(source, header.file, header.start, header.size)
             room -= header.size
     return values
+
+
+def _count_in_all(
+    source: Source, tensors: Mapping[str, TensorHeader], on_values: OnValues
+) -> dict[str, int]:
+    """Count what is not finite in every tensor, a chunk at a time."""
+    headers = {name: each for name, each in tensors.items() if not name.endswith(COMPUTED)}
+    total, read, counts = sum(header.size for header in headers.values()), 0, dict.fromkeys(headers, 0)
+    for name, header in headers.items():
+        for start in range(0, header.size, _CHUNK):
+            size = min(_CHUNK, header.size - start)
+            chunk = read_exactly(source, header.file, header.start + start, size)
+            counts[name] += count_non_finite(chunk, header.dtype)
+            read += size
+            on_values(read, total)
+    return counts
 
 
 _GGUF_PLUGIN = "vllm_gguf_plugin"

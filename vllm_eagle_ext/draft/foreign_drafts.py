@@ -13,44 +13,24 @@ from collections.abc import Iterable, Mapping
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 
 ANOTHER = "use another draft"
-_NONE = "which no drafter of vLLM computes"
-_KIMI = f"its layers are those of Kimi K3, with gated latent attention and without rope, {_NONE}"
-_EAGLE_1 = (
-    "it is an EAGLE-1 draft, whose first layer norms its input and whose output is normed; vLLM's class "
-    "for EAGLE-1 does neither"
-)
 EAGLE_1_OF_VLLM = 'it is an EAGLE-1 or EAGLE-2 draft, which plain vLLM serves: write "method": "eagle"'
 EAGLE_1 = f'{EAGLE_1_OF_VLLM} and, in config.json, "architectures": ["LlamaForCausalLM"]'
-_IMAGES = f"it is an EAGLE-1 draft that condenses images, {_NONE}"
 _MEDUSA = 'it has Medusa heads, which vLLM serves by a class of its own: write "method": "medusa"'
 _MTP = (
     "it is a multi-token-prediction head, which vLLM serves as a part of its target's files, with "
     '"method": "mtp"'
 )
-
-# Architectures that are not what their names promise, or that no drafter computes.
+# Architectures that are not what their names promise, or that no drafter computes, whatever it shares.
+_UNCOMPUTED = (
+    "LlamaForCausalLMEagle3Gated", "LlamaForCausalLMEagle3Deep", "DominoDraftModel",
+    "QwenDFlareDraftModel", "KimiK3Eagle3DraftModel", "KimiK3DFlashDraftModel", "KimiK3DSparkModel",
+    "DeepseekV4DSparkModel", "Glm5_2DSparkModel", "MiniMaxM3DSparkModel", "Gemma4Eagle3DraftModel",
+    "Gemma4Eagle3Model", "LlamaEagleDraftModel", "VispecDraftModel", "MultimodalEagleDraftModel",
+)  # fmt: skip
 REFUSED_ARCHITECTURES: Mapping[str, str] = {
-    "LlamaForCausalLMEagle3Gated": f"it gates its MLP by draft depth, {_NONE}",
-    "LlamaForCausalLMEagle3Deep": "Model Optimizer's Megatron exporter calls its layers midlayer.0, "
-    "midlayer.1 and so on, and the input norms of later ones hidden_norm, which no drafter reads",
-    "DominoDraftModel": f"a recurrent head corrects its logits (Domino), {_NONE}",
-    "QwenDFlareDraftModel": "each layer mixes the target's layers by weights of its own and has further "
-    f"projections for them (DFlare), {_NONE}",
-    "KimiK3Eagle3DraftModel": _KIMI,
-    "KimiK3DFlashDraftModel": _KIMI,
-    "KimiK3DSparkModel": _KIMI,
-    "DeepseekV4DSparkModel": f"its layers are those of DeepSeek-V4, outside the target's files, {_NONE}",
-    "Glm5_2DSparkModel": f"its layers have latent attention next to a Markov head, {_NONE}",
-    "MiniMaxM3DSparkModel": f"its layers are those of MiniMax-M3, {_NONE} with a Markov head",
-    "Gemma4Eagle3DraftModel": f"its MLP has gelu in place of silu, {_NONE}",
-    "Gemma4Eagle3Model": f"its layers are those of Gemma, with gelu and four norms, {_NONE}",
-    "LlamaEagleDraftModel": _EAGLE_1,
-    "VispecDraftModel": _IMAGES,
-    "MultimodalEagleDraftModel": _IMAGES,
+    **dict.fromkeys(_UNCOMPUTED, "no drafter of vLLM computes its layers or its heads"),
     "LlamaForCausalLMEagle": EAGLE_1,
-    "MedusaModel": _MEDUSA,
-    "MedusaForCausalLM": _MEDUSA,
-    "MedusaLlamaForCausalLM": _MEDUSA,
+    **dict.fromkeys(("MedusaModel", "MedusaForCausalLM", "MedusaLlamaForCausalLM"), _MEDUSA),
     "MTPDraftModel": _MTP,
 }
 

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a draft as a whole: what it is, and every finding of every rule."""
+"""Looks at a draft as a whole: what it is, every finding of every rule, and which follow from others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.draft.attention import asked_window
-from vllm_eagle_ext.draft.aux_layers import NO_AUX_LAYERS, AuxLayers, Override
-from vllm_eagle_ext.draft.case import Case, DraftRequest
-from vllm_eagle_ext.draft.consequences import mark_consequences
-from vllm_eagle_ext.draft.draft_config import flatten, format_of, parse_config
+from vllm_eagle_ext.draft.draft_config import DraftConfig, flatten, format_of, parse_config, read_flag
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.findings import Finding, Problem, Severity, apply_rules, relax
-from vllm_eagle_ext.draft.flags import read_flag
 from vllm_eagle_ext.draft.layer_ids import resolve_aux_layers
 from vllm_eagle_ext.draft.read_spec import (
     build_spec,
@@ -24,11 +20,10 @@ from vllm_eagle_ext.draft.read_spec import (
     without_padding,
 )
 from vllm_eagle_ext.draft.registry import drafter_of
-from vllm_eagle_ext.draft.rope_config import rope_problems
 from vllm_eagle_ext.draft.rules import EARLY_RULES, rules_for
 from vllm_eagle_ext.draft.rules.early import DraftClaim
 from vllm_eagle_ext.draft.silent_keys import without_nulls
-from vllm_eagle_ext.draft.spec import DraftSpec
+from vllm_eagle_ext.draft.spec import NO_AUX_LAYERS, AuxLayers, Case, DraftRequest, DraftSpec, Override
 from vllm_eagle_ext.draft.target_facts import TargetFacts
 from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.families.drafter_classes import Drafter
@@ -86,9 +81,8 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
         return Inspection(None, early)
     # Its config's values and its layers, without which nothing else can be said.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
-    problems = [*(config if isinstance(config, list) else ()), *rope_problems(flat)]
-    if problems or isinstance(config, list):
-        return Inspection(None, _errors("config_is_well_formed", problems))
+    if isinstance(config, list):
+        return Inspection(None, _errors("config_is_well_formed", config))
     layers = _aux_layers(flat, drafter, target, options.aux_layers)
     if isinstance(layers, list):
         ids, errors = layers[0].value, _errors("aux_layer_ids_exist", layers)
@@ -135,3 +129,103 @@ def _aux_layers(
 def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
     """Return the findings of a rule without which nothing else can be said."""
     return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)
+
+
+ANOTHER_TARGET = "target_is_the_drafts_own"
+# Errors that a wrong target by itself may cause; without one of them a draft is not called another's.
+_OF_THE_PAIR = frozenset(
+    {
+        "aux_layer_ids_exist", "draft_vocabulary_fits", "narrow_vocabulary_is_padded",
+        "target_depth_fits", "target_width_fits", "tokenizers_agree",
+    }
+)  # fmt: skip
+# Rule -> rules whose errors follow where it finds one.
+CONSEQUENCES: Mapping[str, frozenset[str]] = {
+    "draft_is_no_plain_model": frozenset(
+        {
+            "attention_is_not_narrowed", "fc_reads_every_aux_layer", "tensor_shapes_fit",
+            "tensors_are_complete", "tensors_are_expected",
+        }
+    ),
+    "target_width_fits": frozenset(
+        {
+            "attention_is_not_narrowed", "embeddings_can_be_shared", "fc_reads_every_aux_layer",
+            "gate_matches_its_flag", "scales_fit_their_weights", "tensor_shapes_fit",
+        }
+    ),
+    "draft_vocabulary_fits": frozenset(
+        {
+            "d2t_agrees_with_t2d", "d2t_is_a_map", "d2t_present_iff_reduced", "head_is_present",
+            "mask_token_is_in_the_vocabulary", "tensor_shapes_fit",
+        }
+    ),
+}  # fmt: skip
+
+
+def mark_consequences(
+    findings: Iterable[Finding],
+    model: str,
+    config: DraftConfig,
+    target: TargetFacts,
+    layer_ids: Sequence[int],
+) -> tuple[Finding, ...]:
+    """Return the findings, each error that follows from another marked with that one's rule.
+
+    Args:
+        layer_ids: that the draft reads, valid or not.
+    """
+    found = list(findings)
+    errors = [finding for finding in found if finding.severity == Severity.ERROR]
+    of_the_pair = [finding for finding in errors if finding.rule in _OF_THE_PAIR]
+    signs = list(_signs(config, target, layer_ids))
+    if of_the_pair and len(signs) > 1:
+        can_run = all(finding.can_run for finding in of_the_pair)
+        cause = Finding(ANOTHER_TARGET, Severity.ERROR, _another_target(model, signs), can_run)
+        causes = {ANOTHER_TARGET: {finding.rule for finding in errors}}
+        return (cause, *_marked(found, causes))
+    rules = {finding.rule for finding in errors}
+    return _marked(found, {rule: follow for rule, follow in CONSEQUENCES.items() if rule in rules})
+
+
+def _marked(findings: Iterable[Finding], causes: Mapping[str, Iterable[str]]) -> tuple[Finding, ...]:
+    cause_of = {rule: cause for cause, rules in causes.items() for rule in rules}
+    return tuple(
+        replace(finding, follows_from=cause_of.get(finding.rule))
+        if finding.severity == Severity.ERROR
+        else finding
+        for finding in findings
+    )
+
+
+def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -> Iterator[str]:
+    """Yield what the draft says of its own target, and this one is not."""
+    width = config.target_hidden_size or config.hidden_size
+    if width != target.hidden_size:
+        yield f"hidden size {width} (here {target.hidden_size})"
+    if config.vocab_size != target.vocab_size:
+        yield f"a vocabulary of {config.vocab_size} (here {target.vocab_size})"
+    layers = target.num_layers
+    stated = (config.num_target_layers, config.target_num_hidden_layers)
+    depths = [depth for depth in stated if depth not in (None, layers, len(layer_ids))]
+    if depths:
+        yield f"{depths[0]} layers (here {layers})"
+    elif layer_ids and max(layer_ids) > layers:
+        yield f"at least {max(layer_ids)} layers (here {layers})"
+
+
+def _another_target(model: str, signs: Iterable[str]) -> Problem:
+    return Problem(
+        field=f"target of the draft {model!r}",
+        value="probably another one",
+        allowed="the target that the draft was trained for. Its config.json expects " + ", ".join(signs),
+        remedy="name that target, or a draft that was trained for this one",
+    )
+
+
+def consequences(errors: Sequence[Finding]) -> str:
+    """Say how many errors follow from those that are reported, or return "" if none does."""
+    count = sum(finding.follows_from is not None for finding in errors)
+    these = "it" if len(errors) == count + 1 else "them"
+    return f"and {count} further error{'s follow' if count > 1 else ' follows'} from {these}" * bool(
+        count
+    )

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.aux_layers import AuxLayers, BlockOrder, IdConvention, Override
 from vllm_eagle_ext.draft.findings import Problem
 from vllm_eagle_ext.draft.registry import id_places
+from vllm_eagle_ext.draft.spec import AuxLayers, BlockOrder, IdConvention, Override
 
 IDS_KEY = "eagle_aux_hidden_state_layer_ids"
 OUTPUT_IDS_KEY = "target_layer_ids"

@@ -10,20 +10,14 @@ modules to the quantisation's config.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
+import regex
+
 from vllm_eagle_ext.draft.headers import TensorHeader
-from vllm_eagle_ext.draft.patterns import first_matches
-from vllm_eagle_ext.draft.quantisation_config import (
-    GPTQ_METHODS,
-    GPTQ_RULES,
-    gptq_module_settings,
-    gptq_rule_for,
-    gptq_shared_settings,
-    target_patterns,
-)
+from vllm_eagle_ext.draft.spec import Case
 
 # Methods whose lists are understood, and the keys that hold what is left out; vLLM reads the first.
 LISTS = {
@@ -35,6 +29,14 @@ LISTS = {
     "awq_marlin": ("modules_to_not_convert",),
     "auto_awq": ("modules_to_not_convert",),
 }
+GPTQ_METHODS = ("gptq", "gptq_marlin", "auto_gptq")
+GPTQ_RULES = "dynamic"  # settings of single modules, by patterns
+MOST_PATTERNS = 1000  # a draft has some 450 modules at most
+_MOST_CHARACTERS = 1000
+# Of processor time, for all patterns and names of a draft. Real ones take some ms; the most that a
+# draft of 64 layers can ask for took 0.5 on a slow CPU.
+_SECONDS = 1.5
+_SHOWN = 80  # characters of a pattern in a message
 # Methods that list what is quantised; where nothing is listed, vLLM lists the checkpoint's names.
 _POSITIVE_LIST = "modules_in_block_to_quantize"
 # What vLLM fuses, and of what.
@@ -87,28 +89,41 @@ def torn_modules(case: Case) -> dict[str, list[str]]:
     return {name: parts for name, parts in plain.items() if name in quantised}
 
 
-def gptq_settings(case: Case) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return run-time name -> the settings of each quantised part, as GPTQ's rules give them."""
-    config = case.config.quantization_config or {}
-    if config.get("quant_method") not in GPTQ_METHODS:
-        return {}
-    published = published_modules(case)
-    own = gptq_module_settings(config, published.values())
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for module, name in published.items():
-        found.setdefault(runtime_name(module, case), {})[module] = own[name]
-    return found
+def target_patterns(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the patterns by which the groups of compressed-tensors name modules."""
+    groups = config.get("config_groups")
+    blocks = groups.values() if isinstance(groups, Mapping) else ()
+    lists = [block.get("targets") for block in blocks if isinstance(block, Mapping)]
+    names = [name for names in lists if isinstance(names, list) for name in names]
+    return tuple(name[3:] for name in names if isinstance(name, str) and name.startswith("re:"))
 
 
-def columns_per_scale(case: Case) -> Callable[[str], int | None]:
-    """Tell of an AWQ or GPTQ module how many columns share a scale, -1: all; None: it is not stated."""
-    shared, own = case.config.quantization_config or {}, gptq_settings(case)
+def first_matches(patterns: Iterable[str], names: Iterable[str]) -> dict[str, str]:
+    """Return, by name, the first pattern that fits it from its beginning.
 
-    def columns(module: str) -> int | None:
-        size = own.get(runtime_name(module, case), {}).get(module, shared).get("group_size")
-        return size if isinstance(size, int) and size else None
+    `regex` is what vLLM matches with, and can be stopped, which Python's `re` cannot.
 
-    return columns
+    Raises:
+        ValueError: too many patterns, one that cannot be read, or too slow ones.
+    """
+    patterns, names, fitting = tuple(patterns), tuple(names), dict[str, str]()
+    if len(patterns) > MOST_PATTERNS:
+        raise ValueError(f"{len(patterns)} patterns, more than the {MOST_PATTERNS} that are read")
+    end = time.process_time() + _SECONDS
+    for pattern in patterns:
+        try:
+            if len(pattern) > _MOST_CHARACTERS or time.process_time() > end:
+                raise TimeoutError
+            compiled = regex.compile(pattern)
+            for name in names:
+                seconds = max(end - time.process_time(), 1e-6)
+                if name not in fitting and compiled.match(name, timeout=seconds):
+                    fitting[name] = pattern
+        except Exception as error:  # noqa: BLE001 - RecursionError, OverflowError, regex.error and more
+            is_slow = isinstance(error, TimeoutError | MemoryError)
+            why = "takes too long to match" if is_slow else "cannot be read"
+            raise ValueError(f"{pattern[:_SHOWN]!r}, which {why}") from None
+    return fitting
 
 
 def published_modules(case: Case) -> dict[str, str]:
@@ -130,7 +145,7 @@ def named_for_vllm(case: Case) -> dict[str, Any]:
     if not isinstance(method, str) or not case.has_tensors:
         return config
     if method in GPTQ_METHODS:
-        return config | {_POSITIVE_LIST: _quantised_names(case), GPTQ_RULES: _gptq_rules(case)}
+        return config | {_POSITIVE_LIST: _quantised_names(case), GPTQ_RULES: {}}
     if method not in LISTS:
         return config
     config[LISTS[method][0]] = names = _left_out(config, LISTS[method], case)
@@ -170,19 +185,6 @@ def _quantised_names(case: Case) -> list[str]:
     return sorted(found | {runtime_name(module, case) for module in modules})
 
 
-def _gptq_rules(case: Case) -> dict[str, dict[str, Any]]:
-    """Return a rule for each module that is quantised otherwise than the rest, by its name at run time.
-
-    The parts of a module agree. What a negative rule leaves out is not listed as quantised.
-    """
-    shared = gptq_shared_settings(case.config.quantization_config or {})
-    rules: dict[str, dict[str, Any]] = {}
-    for name, parts in gptq_settings(case).items():
-        if (wanted := next(iter(parts.values()))) != shared:
-            rules |= gptq_rule_for(name, wanted)
-    return rules
-
-
 def _with_targets(group: Any, case: Case) -> Any:
     """Return a group of compressed-tensors that lists modules by name, with their names at run time.
 
@@ -200,7 +202,7 @@ def _with_targets(group: Any, case: Case) -> Any:
     found = {
         runtime_name(module, case)
         for module, published in modules.items()
-        if any(name in targets or fitting[name] is not None for name in (module, published))
+        if any(name in targets or name in fitting for name in (module, published))
     }
     classes = [target for target in targets if not target.startswith(_BY_PATTERN) and "." not in target]
     return {**group, "targets": [*classes, *sorted(found)]}

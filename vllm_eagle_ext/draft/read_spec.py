@@ -9,13 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_eagle_ext.draft.attention import Gate, GateLayout, read_gate, read_heads, with_window
-from vllm_eagle_ext.draft.aux_layers import AuxLayers
-from vllm_eagle_ext.draft.draft_config import DraftConfig, format_of, published_architecture
+from vllm_eagle_ext.draft.draft_config import (
+    FLAGS,
+    DraftConfig,
+    Flag,
+    format_of,
+    published_architecture,
+    read_flag,
+)
 from vllm_eagle_ext.draft.draft_files import DraftFiles
-from vllm_eagle_ext.draft.flags import FLAGS, Flag, read_flag
 from vllm_eagle_ext.draft.registry import choose_family
 from vllm_eagle_ext.draft.rope_config import read_rope
-from vllm_eagle_ext.draft.spec import DraftSpec, Evidence, Family, NormOutput, Presence
+from vllm_eagle_ext.draft.spec import AuxLayers, DraftSpec, Evidence, Family, NormOutput, Presence
 from vllm_eagle_ext.draft.target_facts import TargetFacts
 from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS, integers
 from vllm_eagle_ext.draft.vocabulary import Vocabulary, map_kind

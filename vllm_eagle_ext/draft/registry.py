@@ -14,7 +14,11 @@ from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.spec import Evidence, Family, KeyEffect
+from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.families.drafter_classes import FOLDERS, Drafter, drafters
+
+# Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
+PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 
 @cache
@@ -63,6 +67,22 @@ def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter |
     return next((one for one in drafters() if typed in one.published_with_type), None) or (
         published().get(architecture)
     )
+
+
+def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a config.json of a draft in the target's place.
+
+    Raises:
+        UnsupportedTargetError: it is one of a draft, by its architecture or type.
+    """
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None  # which vLLM serves
+    if drafter_of(config, None) is None or first in PLAIN_MODELS:
+        return
+    raise UnsupportedTargetError(
+        field="--target", value=name, allowed=f"a target model; this config.json is a draft's, {names}",
+        remedy="swap DRAFT and --target if they changed places, as in COMMAND DRAFT --target TARGET",
+    )  # fmt: skip
 
 
 def choose_family(drafter: Drafter, evidence: Evidence) -> Family:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vllm_eagle_ext.draft.findings import Problem
 
@@ -57,106 +59,84 @@ COMPUTED_KINDS = frozenset(
 _SAME_KIND = {"su": "longrope", "mrope": "default"}
 # vLLM's cache of these has a row for each position after stretching.
 _FROM_ORIGINAL = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
-_NUMBERS = (
-    "rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor",
-    "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "alpha",
-    "max_trained_positions", "short_mscale", "long_mscale",
-)  # fmt: skip
-_OF_ANY_SIGN = ("mscale", "mscale_all_dim", "mixed_b")
-_LISTS = ("short_factor", "long_factor", "mrope_section")
 _BLOCKS = ("rope_scaling", "rope_parameters")
-# Without these transformers or vLLM knows no such rope.
-_NEEDED: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("linear", "dynamic", "ntk", "yarn"), ("factor",)),
-    **dict.fromkeys(
-        ("deepseek_yarn", "deepseek_llama_scaling"), ("factor", "original_max_position_embeddings")
-    ),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    **dict.fromkeys(("longrope", "su"), ("short_factor", "long_factor")),
-    **dict.fromkeys(("mrope", "bailing_mrope", "openpangu"), ("mrope_section",)),
-}
+_TRAINED = "state what the draft was trained with"
+Positive = Annotated[float, Field(gt=0)]
+_Numbers = Annotated[list[Positive], Field(min_length=1, fail_fast=True)]
 
 
-def rope_problems(config: Mapping[str, Any]) -> list[Problem]:
-    """Find values that are no positive numbers, and spellings that contradict each other."""
-    problems = []
-    blocks = {name: config.get(name) for name in _BLOCKS}
-    for name, block in blocks.items():
-        if block is not None and not isinstance(block, Mapping):
-            problems.append(_rope_fault(name, block, "an object"))
-    for name, block in {"": config, **blocks}.items():
-        if isinstance(block, Mapping):
-            problems += _value_problems(name, block)
-    thetas = {
-        block["rope_theta"]
-        for block in (config, *blocks.values())
-        if isinstance(block, Mapping) and _is_positive(block.get("rope_theta"))
-    }
-    if len(thetas) > 1:
-        problems.append(
-            _rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated", _TRAINED)
-        )
-    if not problems:
-        problems += _kind_problems(config)
-    return problems
+class Strict(BaseModel):
+    """Takes each value as JSON has it, and ignores other keys."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-def _value_problems(name: str, block: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find numbers that no rope can have.
+class RopeBlock(Strict):
+    """`rope_scaling` or `rope_parameters`, with whatever vLLM computes with unlooked at."""
 
-    Args:
-        name: of the block; "" for the config itself.
-        block: what the config states there.
-    """
-    for key in _NUMBERS if name else _NUMBERS[:4]:
-        value = block.get(key)
-        if value is not None and not _is_positive(value):
-            yield _rope_fault(f"{name}.{key}".strip("."), value, "a positive number")
-        elif key == "partial_rotary_factor" and value is not None and value > 1:
-            yield _rope_fault(f"{name}.{key}".strip("."), value, "up to 1, all channels of a head")
-    if not name:
-        return
-    for key in ("rope_type", "type"):
-        if key in block and not isinstance(block[key], str):
-            yield _rope_fault(f"{name}.{key}", block[key], "a name, or no such key")
-    for key in _OF_ANY_SIGN:
-        if key in block and not _is_number(block[key]):
-            yield _rope_fault(f"{name}.{key}", block[key], "a number, or no such key")
-    for key in _LISTS:
-        value = block.get(key, [1])
-        if not isinstance(value, list) or not value or not all(map(_is_positive, value)):
-            yield _rope_fault(f"{name}.{key}", value, "a list of positive numbers, or no such key")
-    for key in ("full_attention", "sliding_attention"):  # Gemma's, one rope for each type of layer
-        if not isinstance(block.get(key, {}), Mapping):
-            yield _rope_fault(f"{name}.{key}", block[key], "an object, or no such key")
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: Positive | None = None
+    factor: Positive | None = None
+    original_max_position_embeddings: Positive | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    low_freq_factor: Positive | None = None
+    high_freq_factor: Positive | None = None
+    beta_fast: Positive | None = None
+    beta_slow: Positive | None = None
+    attention_factor: Positive | None = None
+    alpha: Positive | None = None
+    max_trained_positions: Positive | None = None
+    short_mscale: Positive | None = None
+    long_mscale: Positive | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    mixed_b: float | None = None
+    short_factor: _Numbers | None = None
+    long_factor: _Numbers | None = None
+    mrope_section: _Numbers | None = None
+    full_attention: dict[str, Any] | None = None  # Gemma's, one rope for each type of layer
+    sliding_attention: dict[str, Any] | None = None
 
 
-def _kind_problems(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find two blocks of different kinds, two names of a kind, and what a kind lacks.
+class RopeKeys(Strict):
+    """The keys of rope in a config.json."""
+
+    rope_theta: Positive | None = None
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    rope_scaling: RopeBlock | None = None
+    rope_parameters: RopeBlock | None = None
+
+
+def is_readable(config: Mapping[str, Any]) -> bool:
+    """Tell whether the keys of rope hold what they may, and agree."""
+    try:
+        RopeKeys.model_validate(dict(config))
+    except ValidationError:
+        return False
+    return not next(rope_contradictions(config), None)
+
+
+def rope_contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find spellings of a config, each valid as `RopeKeys`, that contradict each other.
 
     transformers before 5 reads the one block, and transformers since then the other.
     """
-    read, name = rope_block(config), "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    names = [read[key] for key in ("rope_type", "type") if key in read]
-    if len({_SAME_KIND.get(kind, kind) for kind in names}) > 1:
-        yield _rope_fault(f"rope_type and type of {name}", names, "one kind of rope", _TRAINED)
-    for key in _NEEDED.get(rope_kind(read), ()):
-        if key not in read:
-            allowed = f"a value: it is not stated, and {rope_kind(read)!r} needs it"
-            yield _rope_fault(f"{name}.{key}", None, allowed, _TRAINED)
-    scaling, parameters = (_block(config, name) for name in ("rope_scaling", "rope_parameters"))
-    stated = parameters.get("rope_type") or parameters.get("type")
-    if not scaling or not stated:
-        return
-    kinds = [rope_kind(scaling), stated]
-    if len({_SAME_KIND.get(kind, kind) for kind in kinds}) > 1:
-        field = "rope_type of rope_scaling and rope_parameters"
+    scaling, parameters = (_block(config, name) for name in _BLOCKS)
+    stated = (block.get("rope_theta") for block in (config, scaling, parameters))
+    if len(thetas := {theta for theta in stated if theta is not None}) > 1:
+        yield _rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated")
+    read = scaling or parameters
+    kinds = [read.get("rope_type"), read.get("type")]
+    if scaling and (other := parameters.get("rope_type") or parameters.get("type")):
+        kinds += [rope_kind(scaling), other]
+    if len({_SAME_KIND.get(kind, kind) for kind in kinds if kind is not None}) > 1:
         allowed = "one kind of rope: rope_scaling is read, rope_parameters is not"
-        yield _rope_fault(field, kinds, allowed, _TRAINED)
+        yield _rope_fault("rope_type and type of the rope", kinds, allowed)
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
-    """Return the rope of a config without `rope_problems`.
+    """Return the rope of a config that `is_readable`.
 
     A rope per layer type, as Gemma has, counts as not stated: no draft has one, so that there is nothing
     to compare.
@@ -192,21 +172,7 @@ def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return block if isinstance(block, Mapping) else {}
 
 
-def _is_positive(value: object) -> bool:
-    return type(value) in (int, float) and 0 < value < float("inf")  # type: ignore[operator]
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) < float("inf")  # type: ignore[arg-type]
-
-
-_TRAINED = "state what the draft was trained with"
-
-
-def _rope_fault(field: str, value: object, allowed: str, remedy: str = "") -> Problem:
+def _rope_fault(field: str, value: object, allowed: str) -> Problem:
     return Problem(
-        field=f"{field} of the draft's config.json",
-        value=value,
-        allowed=allowed,
-        remedy=remedy or f"{_TRAINED}, or leave the key out if it was trained without",
+        field=f"{field} of the draft's config.json", value=value, allowed=allowed, remedy=_TRAINED
     )

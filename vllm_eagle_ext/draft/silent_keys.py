@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.draft.findings import Problem
-from vllm_eagle_ext.draft.flags import LAYER_BLOCK
 
 # What to write where nothing tells what was meant; other keys of two values are false.
 _SILENT = {"hidden_act": "silu", "initializer_range": 0.02, "use_cache": True}
 _DTYPES = frozenset({"bfloat16", "double", "float", "float16", "float32", "float64", "half"})
+LAYER_BLOCK = "transformer_layer_config"  # of the speculators format
 ROPES = ("rope_scaling", "rope_parameters")
 _MOST_LABELS = 2**16  # transformers makes a name for each
 

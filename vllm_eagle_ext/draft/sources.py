@@ -9,7 +9,6 @@ import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import has_magic
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -97,11 +96,7 @@ class HubSource:
     """Reads byte ranges; nothing is downloaded that is not asked for."""
 
     def __init__(self, model: str, revision: str | None, token: bool | str | None) -> None:
-        """Open the repository.
-
-        Args:
-            model: OWNER/NAME, with a folder of the repository after it or not.
-        """
+        """Open a repository, OWNER/NAME, or a folder in it, OWNER/NAME/FOLDER."""
         from huggingface_hub import HfFileSystem
 
         self.model = model
@@ -208,11 +203,7 @@ def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
 
 
 def _repository(model: str, field: str, *, subfolders: bool) -> str:
-    """Return the repository that a model's name begins with.
-
-    Raises:
-        UnsupportedDraftError: no name of a repository, or a folder in one where none is taken.
-    """
+    """Return the repository that a name begins with; refuse a folder in one where none is taken."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -274,15 +265,6 @@ def _open_hub(
     return FolderSource(model, folder)
 
 
-def refuse_pattern(source: Source, field: str) -> None:
-    """Refuse a folder in whose name vLLM's search for weights finds a pattern, and so no file."""
-    if isinstance(source, FolderSource) and has_magic(source.model):
-        raise UnsupportedDraftError(
-            field=field, value=source.model, allowed="a path without *, ? and [",
-            remedy="rename the folder: vLLM takes these for a pattern, and finds no weights",
-        )  # fmt: skip
-
-
 def read_exactly(source: Source, name: str, start: int, length: int) -> bytes:
     """Read bytes that the file had when its size was asked for.
 
@@ -328,11 +310,7 @@ def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
 
 @contextmanager
 def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Iterator[None]:
-    """Make a refusal of an error while a file is read.
-
-    Raises:
-        UnsupportedDraftError: for one of `errors`.
-    """
+    """Make a refusal of an error while a file is read."""
     try:
         yield
     except errors as error:

@@ -1,23 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DraftSpec: what one draft is, decided once and read by everything after; Family: what its kind is."""
+"""DraftSpec: what one draft is, decided once and read by everything after; Family: what its kind is.
+Case: a draft with its target and what is asked of it, which is all that the rules see of an engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vllm_eagle_ext.draft.attention import Gate, Heads, LayerAttention
-from vllm_eagle_ext.draft.aux_layers import AuxLayers, IdConvention
-from vllm_eagle_ext.draft.draft_config import DraftConfig, Format
+from vllm_eagle_ext.draft.draft_config import FLAGS, DraftConfig, Flag, Format
+from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.findings import Rule
-from vllm_eagle_ext.draft.flags import FLAGS, Flag
 from vllm_eagle_ext.draft.rope_config import Rope
+from vllm_eagle_ext.draft.target_facts import TargetFacts
 from vllm_eagle_ext.draft.vocabulary import Vocabulary
 from vllm_eagle_ext.families.drafter_classes import Backbone, Drafter
+from vllm_eagle_ext.options import Options
 
 NormOutput = Literal["checkpoint"] | bool
 Presence = Literal["own", "shared", "unknown"]
+Convention = Literal["auto", "input", "output"]
+Override = Convention | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdConvention:
+    """How aux layer ids are read that are nested in a block of config.json."""
+
+    places: tuple[str, ...]  # dotted keys, its own first
+    is_required: bool = False  # a draft that names no layers is refused; else EAGLE-3's are taken
+    names_inputs_without: int | None = None  # nested ids without this one name inputs, not outputs
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOrder:
+    """What the blocks of `fc` follow where ids are listed out of order."""
+
+    follows: Literal["list", "layers"]
+    doubt: str = ""  # on what a guess rests; empty where it is certain
+
+
+@dataclass(frozen=True, slots=True)
+class AuxLayers:
+    """Ids ascend, as vLLM captures the layers; `order[k]` is the block of `fc` that reads the k-th."""
+
+    layer_ids: tuple[int, ...]
+    rule: str  # which rule chose them, for the log
+    published_ids: tuple[int, ...] | None  # as the config has them; None: it names none
+    order: tuple[int, ...]
+    listed: tuple[int, ...] = ()  # in the order of the config or the option
+    blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
+
+    @property
+    def is_reordered(self) -> bool:
+        return list(self.order) != sorted(self.order)
+
+
+NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +120,6 @@ class Family:
     own_keys: Mapping[str, KeyEffect] = field(default_factory=dict)  # that only it computes with
     # Values of keys that say what the family is, and others are refused for.
     identity_keys: Mapping[str, Any] = field(default_factory=dict)
-    scales_logits: frozenset[str] = frozenset()  # keys that rescale logits, which it computes
     plain_modules: tuple[str, ...] = ()  # that its class builds without quantisation
     asks_for_windows: Callable[[DraftConfig], bool] = lambda config: False  # next to layer_types
     # How it drafts.
@@ -172,3 +212,40 @@ class DraftSpec:
     @property
     def title(self) -> str:
         return self.family.title
+
+
+Runner = Literal["v1", "v2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRequest:
+    """Holds what a user asks of a draft. None: not said, and what depends on it is not judged."""
+
+    options: Options = field(default_factory=Options)
+    method: str | None = None
+    k: int | None = None
+    max_model_len: int | None = None
+    runner: Runner | None = None
+    parallel_drafting: bool | None = None
+    # Whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does.
+    v2_needs_aux_states: bool = True
+    registered: frozenset[str] = frozenset()  # architectures of others that this vLLM knows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    files: DraftFiles
+    flat: Mapping[str, Any]  # `flatten(files.config)`
+    config: DraftConfig
+    spec: DraftSpec
+    expected: Mapping[str, Expected]  # by canonical name, as the draft's family says
+    target: TargetFacts  # without rows that the draft does not know, which are its padding
+    request: DraftRequest
+
+    @property
+    def is_reduced(self) -> bool:
+        return self.spec.vocabulary.size < self.target.vocab_size
+
+    @property
+    def has_tensors(self) -> bool:
+        return self.files.weights == "safetensors"

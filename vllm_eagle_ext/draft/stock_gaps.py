@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.draft_config import flatten
-from vllm_eagle_ext.draft.flags import LAYER_BLOCK
 from vllm_eagle_ext.draft.layer_ids import ANGELSLIM_KEY, IDS_KEY
 from vllm_eagle_ext.draft.registry import own_model_types
-from vllm_eagle_ext.draft.silent_keys import ROPES
+from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import COMPUTED
 
 # Published architectures that vLLM's registry lacks, also with its name for the method in front.

@@ -10,12 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_files import read_config
-from vllm_eagle_ext.draft.registry import drafter_of
-from vllm_eagle_ext.draft.rope_config import Rope, read_rope, rope_block, rope_problems
-from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError, UnsupportedTargetError
-
-# Plain models, and older EAGLE-3 heads: the name by itself does not make a draft of a model.
-PLAIN_MODELS = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+from vllm_eagle_ext.draft.rope_config import Rope, is_readable, read_rope, rope_block
+from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 
 # Where composite configs keep the language model, or the part that holds it. `get_text_config` of
 # transformers and of vLLM's config classes finds the same ones.
@@ -53,7 +49,7 @@ class TargetFacts:
             num_layers=_size(text, "num_hidden_layers"),
             hidden_size=_size(text, "hidden_size"),
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
-            rope=Rope(None) if rope_problems(text) else target_rope(text),
+            rope=target_rope(text) if is_readable(text) else Rope(None),
             max_position_embeddings=length if type(length) is int else None,
             embedding_scale=_table_scale(text),
             folder=folder,
@@ -94,22 +90,6 @@ def target_rope(text: Mapping[str, Any]) -> Rope:
     return replace(rope, kind="default", factor=None) if is_sectioned else rope
 
 
-def refuse_a_draft(config: Mapping[str, Any], name: str) -> None:
-    """Refuse a config.json of a draft in the target's place.
-
-    Raises:
-        UnsupportedTargetError: it is one of a draft, by its architecture or type.
-    """
-    names = config.get("architectures")
-    first = names[0] if isinstance(names, list) and names else None  # which vLLM serves
-    if drafter_of(config, None) is None or first in PLAIN_MODELS:
-        return
-    raise UnsupportedTargetError(
-        field="--target", value=name, allowed=f"a target model; this config.json is a draft's, {names}",
-        remedy="swap DRAFT and --target if they changed places, as in COMMAND DRAFT --target TARGET",
-    )  # fmt: skip
-
-
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's block of a composite config, however deep, else the config."""
     for _ in range(_DEEPEST):
@@ -123,10 +103,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _table_scale(text: Mapping[str, Any]) -> float:
-    """Return the factor of the embeddings.
-
-    Granite's and MiniCPM's config states it; Gemma's classes scale without being told.
-    """
+    """Return the embeddings' factor: Granite and MiniCPM state it, Gemma scales without being told."""
     stated = (text.get(key) for key in ("embedding_multiplier", "scale_emb"))
     factor = next((value for value in stated if type(value) in (int, float)), None)
     if factor is None and str(text.get("model_type")).startswith("gemma"):

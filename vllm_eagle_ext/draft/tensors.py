@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One name per tensor, whatever the publisher's prefix or spelling, and the values of small tensors,
-decoded without numpy or torch.
+decoded without torch.
 """
 
 from __future__ import annotations
 
-import sys
-from array import array
-from dataclasses import dataclass
+import numpy as np
 
 # Published spelling -> canonical one. `model.` and `midlayer.` stand for nothing and for layer 0.
 _PREFIXES = (
@@ -35,43 +33,23 @@ def canonical_name(name: str) -> str:
     return _WHOLE.get(name, name)
 
 
-_INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "U16": "H", "I32": "i", "I64": "q"}
-# dtype -> (type code of equally wide integers, mask of the exponent's bits)
-_EXPONENTS = {
-    "BF16": ("H", 0x7F80),
-    "F16": ("H", 0x7C00),
-    "F32": ("I", 0x7F800000),
-    "F64": ("Q", 0x7FF0000000000000),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Holds the values of one tensor of floating point. Packed and integer ones have only `is_zero`."""
-
-    is_zero: bool
-    non_finite: int = 0  # infinite or NaN
-    largest: float = 0.0  # magnitude of the finite ones
-    rms: float = 0.0  # root of the mean square of the finite ones
+_INTEGERS = {"I8": "i1", "U8": "u1", "BOOL": "u1", "I16": "i2", "U16": "u2", "I32": "i4", "I64": "i8"}
+# dtype -> (integers of its width, the bits that are all set in what is infinite or NaN)
+_NOT_FINITE = {
+    "F8_E4M3": ("u1", 0x7F), "F8_E5M2": ("u1", 0x7C), "BF16": ("u2", 0x7F80), "F16": ("u2", 0x7C00),
+    "F32": ("u4", 0x7F800000), "F64": ("u8", 0x7FF0000000000000),
+}  # fmt: skip
 
 
 def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
     """Return the integers in a tensor's bytes; None for a dtype that holds none."""
-    code = _INTEGERS.get(dtype)
-    return None if code is None else tuple(_little_endian(code, raw))
+    kind = _INTEGERS.get(dtype)
+    return None if kind is None else tuple(np.frombuffer(raw, f"<{kind}").tolist())
 
 
-def non_finite(raw: bytes, dtype: str) -> int:
-    """Say how many values are infinite or NaN; 0 for dtypes that have none."""
-    if dtype not in _EXPONENTS:
+def count_non_finite(raw: bytes, dtype: str) -> int:
+    """Count the values that are infinite or NaN; 0 for dtypes that have none."""
+    if dtype not in _NOT_FINITE:
         return 0
-    code, exponent = _EXPONENTS[dtype]
-    return sum(bits & exponent == exponent for bits in _little_endian(code, raw))
-
-
-def _little_endian(code: str, raw: bytes) -> array[int]:
-    values: array[int] = array(code)
-    values.frombytes(raw)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+    kind, mask = _NOT_FINITE[dtype]
+    return int(np.count_nonzero(np.frombuffer(raw, f"<{kind}") & np.uint64(mask).astype(kind) == mask))

@@ -79,28 +79,24 @@ def is_map(ids: Sequence[int], target_vocab_size: int) -> bool:
 
 _FILE = "tokenizer.json"
 _CONTAINERS = 2**19  # one per merge, and per token of a unigram model
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)
 _CLIP = 100  # characters of a token that go into a message
 _LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same file
 
 
 def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
     """Say how the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
-    if draft is None or target is None:
+    raw = [_read_tokenizer(folder) for folder in (draft, target)]
+    if None in raw or raw[0] == raw[1]:
         return None
-    files = [folder / _FILE for folder in (draft, target)]
-    if not all(file.is_file() and file.stat().st_size <= _LIMIT for file in files):
-        return None
-    try:
-        raw = [file.read_bytes() for file in files]
-        for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
-            if found := disguised(text):
-                return f"one that cannot be read ({model} is {found[0]}: {found[1]})"
-        if raw[0] == raw[1]:
-            return None
-        mine, theirs = (_tokens(parse_json(text, containers=_CONTAINERS)) for text in raw)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        return f"one that cannot be read ({error})"
+    tokens = []
+    for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
+        try:
+            tokens.append(_tokens(text))
+        except _UNREADABLE as error:
+            return f"one that cannot be read ({model}: {error})"
     # Tokens that only the draft has, such as a mask, are its own affair.
+    mine, theirs = tokens
     differing = sorted(str(token) for token, id_ in mine.items() if theirs.get(token, id_) != id_)
     if not differing:
         return None
@@ -109,18 +105,27 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
 
 def count_tokens(target: Path | None) -> int | None:
     """Return the ids that a target's tokenizer may give; None: it cannot be read."""
-    file = target and target / _FILE
     try:
-        if not file or not file.is_file() or file.stat().st_size > _LIMIT:
-            return None
-        ids = list(_tokens(parse_json(file.read_bytes(), containers=_CONTAINERS)).values())
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        ids = list(_tokens(_read_tokenizer(target)).values())
+    except _UNREADABLE:
         return None
     return max(ids) + 1 if ids and all(type(id_) is int for id_ in ids) else None
 
 
-def _tokens(tokenizer: Any) -> dict[str, int]:
+def _read_tokenizer(folder: Path | None) -> bytes | None:
+    """Return the file's content; None where there is none, or a larger one than tokenizers have."""
+    file = folder and folder / _FILE
+    try:
+        return file.read_bytes() if file and file.is_file() and file.stat().st_size <= _LIMIT else None
+    except OSError:
+        return None
+
+
+def _tokens(raw: bytes | None) -> dict[str, int]:
     """Return token -> id; unigram models list pairs of token and score."""
+    if found := disguised(raw or b""):
+        raise ValueError(": ".join(found))
+    tokenizer: Any = parse_json(raw or b"", containers=_CONTAINERS)
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, list):
         vocabulary = {pair[0]: index for index, pair in enumerate(vocabulary)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
 
-FOLDERS = ("eagle3", "dflash", "dflash2")  # in the order in which families are tried on a draft
+FOLDERS = ("eagle3", "dflash")  # in the order in which families are tried on a draft
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.draft.rope_config import read_rope, rope_block, rope_problems
+from vllm_eagle_ext.draft.rope_config import is_readable, read_rope, rope_block
 from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.memory.state_blocks import record_width
@@ -288,7 +288,7 @@ def rope_table(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Describe that table: rows, width, bytes of an element, rope. vLLM keeps equal ones once."""
     text = text_config(config)
     positions = text.get("max_position_embeddings")
-    if rope_problems(text) or type(positions) is not int:
+    if not is_readable(text) or type(positions) is not int:
         return None
     rope, block = read_rope(text), rope_block(text)
     width = text.get("qk_rope_head_dim")

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import published_architecture
-from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft
+from vllm_eagle_ext.draft.registry import refuse_a_draft
+from vllm_eagle_ext.draft.target_facts import read_named_target
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.device import Device
 from vllm_eagle_ext.memory.footprint import (

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.draft.case import DraftRequest, Runner
 from vllm_eagle_ext.draft.registry import method_drafts_in_parallel, methods
+from vllm_eagle_ext.draft.spec import DraftRequest, Runner
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start.rules.vllm_config import runner_of

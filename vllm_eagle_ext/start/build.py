@@ -21,17 +21,17 @@ from vllm_eagle_ext.draft import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_files import gguf_plugin_is_active
-from vllm_eagle_ext.draft.flags import LAYER_BLOCK
 from vllm_eagle_ext.draft.registry import (
+    PLAIN_MODELS,
     drafter_of,
     method_may_lie_in_the_target,
     methods,
     own_model_types,
 )
-from vllm_eagle_ext.draft.silent_keys import ROPES, without_nulls
-from vllm_eagle_ext.draft.target_facts import PLAIN_MODELS, target_rope
+from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES, without_nulls
+from vllm_eagle_ext.draft.spec import DraftRequest
+from vllm_eagle_ext.draft.target_facts import target_rope
 from vllm_eagle_ext.errors import (
     EagleExtError,
     GgufDraftError,

@@ -25,13 +25,13 @@ from vllm_eagle_ext.draft import (
     read_config,
     read_draft_files,
 )
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.draft_files import OnValues
-from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel
+from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel, refuse_a_draft
 from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
-from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
+from vllm_eagle_ext.draft.spec import DraftRequest
+from vllm_eagle_ext.draft.target_facts import read_named_target, text_config
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
 from vllm_eagle_ext.memory.device import NEWEST_RELEASE, OLDEST_RELEASE
 from vllm_eagle_ext.memory.state_scheme import planned_prefix_caching

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_eagle_ext.draft import Case, DraftSpec, Finding, Inspection, Severity
-from vllm_eagle_ext.draft.consequences import consequences
 from vllm_eagle_ext.draft.findings import Rule, apply_rules, relax
+from vllm_eagle_ext.draft.inspection import consequences
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.options import Options

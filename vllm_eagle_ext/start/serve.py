@@ -142,7 +142,7 @@ def not_looked_at(result: CheckResult, *, asked: bool = False) -> list[str]:
     files, parts = result.files, []
     if files.weights == "bin":
         parts.append("the content of the .bin weights")
-    elif not files.surveys:
+    elif not files.all_are_read:
         parts.append("values of large tensors (--weights reads them)")
     return [
         *parts,

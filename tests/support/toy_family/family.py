@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from tests.support.toy_family.names import DRAFTERS
 from vllm_eagle_ext.draft import registry
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.draft_config import DraftConfig
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.spec import DraftSpec, Expected, KeyEffect
+from vllm_eagle_ext.draft.spec import Case, DraftSpec, Expected, KeyEffect
 from vllm_eagle_ext.families.drafter_classes import drafters
 from vllm_eagle_ext.families.eagle3.family import NATIVE
 

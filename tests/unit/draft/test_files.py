@@ -197,26 +197,6 @@ def test_home_folder(tmp_path, monkeypatch):
     assert (files.model, files.folder) == ("~/draft", tmp_path / "draft")
 
 
-def test_neither_folder_nor_repository(offline, tmp_path):
-    message = "'no-such-owner/no-such-draft'.*switched off by HF_HUB_OFFLINE"
-    with pytest.raises(UnsupportedDraftError, match=message):
-        read_draft_files("no-such-owner/no-such-draft", download_dir=str(tmp_path))
-
-
-def test_repository_in_the_hub_cache(offline, tmp_path):
-    snapshot = in_hub_cache(tmp_path, tiny_draft(tmp_path / "draft"))
-    files = read_draft_files("owner/draft", download_dir=str(tmp_path))
-    assert (files.model, files.folder) == ("owner/draft", snapshot)
-    assert "fc.weight" in files.tensors
-
-
-def test_revision_that_is_not_in_the_hub_cache(offline, tmp_path):
-    in_hub_cache(tmp_path, tiny_draft(tmp_path / "draft"))
-    assert read_draft_files("owner/draft", revision="0" * 40, download_dir=str(tmp_path)).folder
-    with pytest.raises(UnsupportedDraftError, match="not in the cache"):
-        read_draft_files("owner/draft", revision="other", download_dir=str(tmp_path))
-
-
 @pytest.mark.parametrize("target", ["/no/such/target", "owner/target"])
 def test_target_that_is_not_there(offline, target):
     with pytest.raises(UnsupportedDraftError) as refusal:

@@ -17,7 +17,8 @@ from tests.support.drafting import (
     module_logits,
     reference_logits,
 )
-from tests.support.drafts import OURS, VLLMS, as_specforge, valid_draft, write
+from tests.support.drafts import LAYER, OURS, VLLMS, as_specforge, valid_draft, write
+from tests.support.triton_on_cpu import norm_each_layers_keys
 from vllm_eagle_ext.errors import UnsupportedDraftError
 
 pytestmark = pytest.mark.promise(
@@ -237,3 +238,17 @@ def test_strict_off_drops_what_the_drafter_has_no_use_for(tmp_path):
         load(tmp_path / "strict", draft)
     relaxed = module_logits(*_three(load(tmp_path / "relaxed", draft, strict=False)))
     assert torch.equal(relaxed, plain)
+
+
+@pytest.mark.parametrize("family", ["dflash-speculators", "dspark-speculators"])
+def test_block_drafts_whose_layers_are_called_llamas(family, tmp_path, monkeypatch):
+    """Speculators' config says so; they are Qwen3's all the same."""
+    norm_each_layers_keys(monkeypatch.setattr)
+    draft, another = valid_draft(family), valid_draft(family, seed=1)
+    for each in (draft, another):
+        each.config[LAYER]["model_type"] = "llama"
+    drafter, layer_ids, path, probe = load(tmp_path / "llama", draft)
+    expected = reference_logits(path, family, layer_ids, probe)
+    assert difference(module_logits(drafter, family, layer_ids, probe), expected) < BOUND
+    drafter, *_ = load(tmp_path / "another", another)  # negative control
+    assert difference(module_logits(drafter, family, layer_ids, probe), expected) > 10 * BOUND

@@ -13,7 +13,7 @@ from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import OURS, valid_draft, write
 from tests.unit.start.configs import DRAFTER, speculative_config
 from vllm_eagle_ext import __version__
-from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.start.build import inspect_start
 
 

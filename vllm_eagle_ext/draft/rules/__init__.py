@@ -21,7 +21,6 @@ from vllm_eagle_ext.draft.rules import (
     request,
     tensors,
     vocabulary,
-    weights,
 )
 from vllm_eagle_ext.draft.spec import Family
 
@@ -29,7 +28,7 @@ EARLY_RULES = rules_in(early)
 # Draft and target come first: with another target, most of the rest fails as a consequence.
 RULES = rules_in(
     pairing, request, layers, norms, tensors, gates, quantised, vocabulary, blocks, proposal_heads,
-    keys, weights,
+    keys,
 )  # fmt: skip
 # Told by a family's record, so that a new family has the rules of its kinds.
 KINDS: Mapping[str, Callable[[Family], bool]] = {

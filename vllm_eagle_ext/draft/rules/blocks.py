@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.spec import Case
 
 
 @rule(Severity.ERROR, can_run=True, of="block")

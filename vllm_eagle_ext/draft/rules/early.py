@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.draft import registry
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_config import format_of, published_architecture
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
@@ -24,7 +23,7 @@ from vllm_eagle_ext.draft.foreign_drafts import (
     name_edit,
     own_architecture,
 )
-from vllm_eagle_ext.draft.target_facts import PLAIN_MODELS
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.draft.vocabulary import OPTION
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.families.drafter_classes import Drafter, drafters
@@ -60,7 +59,7 @@ class DraftClaim:
     @property
     def is_eagle_1(self) -> bool:
         """Tell whether it is such a draft under a name or a method that makes another of it."""
-        is_named = self.architecture in PLAIN_MODELS and self.request.method == "eagle"
+        is_named = self.architecture in registry.PLAIN_MODELS and self.request.method == "eagle"
         return not is_named and self.drafter is not None and is_eagle_1(self.files)
 
     @property
@@ -78,10 +77,7 @@ class DraftClaim:
         return known_here or self._as_vllm_names_it() in self.request.registered
 
     def _as_vllm_names_it(self) -> str:
-        """Return the architecture as vLLM names it.
-
-        vLLM puts the method's name before architectures that do not show it.
-        """
+        """Put the method's name before an architecture that does not show it, as vLLM does."""
         prefix = _prefixes().get(self.request.method or "", "")
         shown = self.architecture.startswith(prefix) or self.architecture.endswith(prefix)
         return self.architecture if shown else prefix + self.architecture
@@ -90,20 +86,6 @@ class DraftClaim:
 def _prefixes() -> dict[str, str]:
     """Return method -> vLLM's name for it in architectures."""
     return {each.method: each.prefix for each in drafters() if not each.is_vllms}
-
-
-@rule(Severity.ERROR)
-def architecture_is_named(draft: DraftClaim) -> Iterable[Problem]:
-    if not draft.architecture and draft.speculators_type is None:
-        fitting = own_architecture(draft.files)
-        yield Problem(
-            field="architectures of the draft's config.json",
-            value=draft.files.config.get("architectures"),
-            allowed="a list with one name, such as ['LlamaForCausalLMEagle3']",
-            remedy=f"by its tensors, {name_edit(fitting)}"
-            if fitting
-            else "name the class of its trainer there",
-        )
 
 
 @rule(Severity.ERROR)
@@ -137,10 +119,10 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
             allowed=", ".join(f"{kind} on {type_}" for kind, type_ in sorted(registry.speculators())),
             remedy=f"{why}; {ANOTHER}",
         )
-    elif draft.architecture:
+    elif format_of(draft.files.config) == "published":
         yield Problem(
             field="architectures of the draft's config.json",
-            value=draft.architecture,
+            value=draft.architecture or draft.files.config.get("architectures"),
             allowed=", ".join(sorted(registry.published())),
             remedy=_why_not_this_name(draft.architecture, draft.files),
         )
@@ -184,28 +166,17 @@ def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse a config without a model type, and DeepSeek's own types.
-
-    vLLM takes drafts of some targets' types for multi-token-prediction heads. DeepSeek's are found in
-    drafts; of the others the start's error is enough.
-    """
+    """Refuse DeepSeek's own types, which are found in drafts; of others the start's error is enough."""
     model_type = draft.files.config.get("model_type")
-    if not draft.drafter:
-        return
     if draft.speculators_type is not None and model_type in (None, "speculators"):
-        model_type = draft.flat.get("model_type", "llama")  # of the layer
-    problem = None
-    if not isinstance(model_type, str):
-        problem = "a name: without it vLLM cannot read the file"
-    elif model_type.startswith("deepseek_v"):
-        problem = "another one: vLLM takes a draft of this type for a multi-token-prediction head"
-    if problem:
-        readable = draft.drafter.backbone.model_type
+        model_type = draft.flat.get("model_type")  # of the layer
+    if draft.drafter and isinstance(model_type, str) and model_type.startswith("deepseek_v"):
         yield Problem(
             field="model_type of the draft's config.json",
             value=model_type,
-            allowed=problem,
-            remedy=f'edit config.json: "model_type": "{readable}" reads the same keys',
+            allowed="another one: vLLM takes a draft of this type for a multi-token-prediction head",
+            remedy=f'edit config.json: "model_type": "{draft.drafter.backbone.model_type}" reads the '
+            "same keys",
         )
 
 
@@ -218,7 +189,7 @@ def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
     wanted, given = draft.drafter and draft.drafter.method, draft.request.method
     if wanted is None or given is None or given == wanted or draft.is_eagle_1:
         return
-    is_a_draft = draft.architecture not in PLAIN_MODELS or draft.speculators_type is not None
+    is_a_draft = draft.architecture not in registry.PLAIN_MODELS or draft.speculators_type is not None
     if is_a_draft or given in registry.methods():
         yield Problem(
             field="speculative_config.method",

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, contradictions, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
 from vllm_eagle_ext.draft.quantisation import quantised_weights
+from vllm_eagle_ext.draft.spec import Case
 
 _BELONGS = "check that config.json belongs to the weights"
 # What a gated q_proj may consist of: rows that can be moved head by head, and what has no rows.

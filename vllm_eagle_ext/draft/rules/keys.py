@@ -1,25 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about keys of config.json that no drafter computes with."""
+"""Rules about keys of config.json that no drafter computes with.
+
+Whatever comes with weights of its own (experts, other norms, heads) is the tensors' to tell; here are
+numbers and switches that leave no trace among them. Sources: the modelling code of SafeAILab/EAGLE,
+SpecForge, TorchSpec, z-lab DFlash, AngelSlim and speculators, and the config classes of transformers.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
-from vllm_eagle_ext.draft.config_keys import (
-    RESCALES_LOGITS,
-    UNCOMPUTED,
-    rope_keys,
-    stated_keys,
-    unknown_keys,
-)
+from vllm_eagle_ext.draft.draft_config import DFlashConfig, DraftConfig
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
-from vllm_eagle_ext.draft.registry import own_keys
+from vllm_eagle_ext.draft.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
+from vllm_eagle_ext.draft.registry import config_blocks, own_keys
 from vllm_eagle_ext.draft.rope_config import COMPUTED_KINDS, rope_block
+from vllm_eagle_ext.draft.spec import Case, KeyEffect
 
 _CONFIG = "of the draft's config.json"
+_UNSET = (None, False, 0)
+# Not computed by any drafter of this package; what they do to a draft that was trained with them.
+UNCOMPUTED: Mapping[str, KeyEffect] = {
+    "residual_multiplier": KeyEffect("scales what each layer adds", (None, 1)),
+    "scale_depth": KeyEffect("scales what each layer adds", (None,)),
+    "embedding_multiplier": KeyEffect("scales the embeddings", (None, 1)),
+    "scale_emb": KeyEffect("scales the embeddings", (None, 1)),
+    "attention_multiplier": KeyEffect("takes the place of 1 / sqrt(head_dim)", (None,)),
+    "query_pre_attn_scalar": KeyEffect("takes the place of head_dim in 1 / sqrt(head_dim)", (None,)),
+    "attn_scale": KeyEffect("scales the queries by position", (None,)),
+    "attn_temperature_tuning": KeyEffect("scales the queries by position", _UNSET),
+    "attn_logit_softcapping": KeyEffect("caps the attention scores", _UNSET),
+    "attention_logit_cap": KeyEffect("caps the attention scores", _UNSET),
+    "clip_qkv": KeyEffect("clips queries, keys and values", _UNSET),
+    "hidden_activation": KeyEffect("takes the place of silu", (None, "silu")),
+    "no_rope_layers": KeyEffect("leaves rope out of layers", (None, 1), by_layer=True),  # 1: with it
+    "mla_use_nope": KeyEffect("leaves rope out of layers", _UNSET),
+    "attention_chunk_size": KeyEffect("cuts the attention in chunks", _UNSET),
+    "use_bidirectional_attention": KeyEffect("lets tokens see later ones", _UNSET),
+    "depth_gate": KeyEffect("gates the draft by its depth", _UNSET),
+    "shift_label": KeyEffect("moves each position's prediction by one", _UNSET),
+    "pure_draft_prefix_len": KeyEffect("mixes the logits of a second head", _UNSET),
+    "projector_type": KeyEffect("corrects the logits by a second head", (None, "dflash")),
+    "dspark_backbone_conv_enabled": KeyEffect("adds convolutions to the layers", _UNSET),
+    "attention_mode": KeyEffect("is another kind of attention", (None, "gqa")),
+}
+
+_READ = frozenset(
+    {
+        *DraftConfig.model_fields, *DFlashConfig.model_fields, IDS_KEY, OUTPUT_IDS_KEY,
+        f"dspark_{OUTPUT_IDS_KEY}", ANGELSLIM_KEY, "aux_hidden_state_layer_ids",
+        "speculators_model_type", "transformer_layer_config",
+    }
+)  # fmt: skip
+# Names that look mathematical but are of no account.
+_OF_NO_ACCOUNT = frozenset(
+    {
+        # transformers: loading and generation
+        "ignore_keys_at_rope_validation", "temperature",
+        # of the target's layers, or with weights that tell
+        "_sliding_window_pattern", "mla_use_output_gate", "norm_topk_prob", "routed_scaling_factor",
+        "use_qk_norm",
+        # vLLM's multi-head latent attention takes rotated channels in pairs, as those configs say
+        "rope_interleave",
+        # switches of ModelOpt's exporter, alike in all of its drafts
+        "use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm",
+        # monotone: the likeliest token stays the likeliest, and a greedy draft the same
+        "logits_scaling", "logit_softcap", "logit_softcapping",
+        # of other kinds of drafts, whose tensors tell
+        "fc_bias", "qkv_bias",
+    }
+)  # fmt: skip
+_MATHEMATICAL = re.compile(
+    "activation|alibi|bias|cap$|capping|causal|clip|gate|mult|norm|offset|position|residual|rope|rotary"
+    "|scal|sink|softcap|temperature|window"
+)
+_SWITCHED_OFF: tuple[Any, ...] = (None, False, 0, 1, "", [], {})
+
+
+def stated_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Return dotted place, key and value of what a config states, except the numbers in rope's blocks.
+
+    Args:
+        flat: the config, that of a speculators draft flattened.
+    """
+    stated = [(key, key, value) for key, value in flat.items()]
+    for block in config_blocks():
+        inner = flat.get(block)
+        for key, value in inner.items() if isinstance(inner, Mapping) else ():
+            stated.append((f"{block}.{key}", key, value))
+    return stated
+
+
+def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return place and value of keys that nobody knows and that by their names change what is computed.
+
+    A key that is switched off, or a neutral factor, does not.
+    """
+    known = {*_READ, *_OF_NO_ACCOUNT, *UNCOMPUTED, *own_keys()}
+    return [
+        (place, value)
+        for place, key, value in stated_keys(flat)
+        if key not in known and _MATHEMATICAL.search(key) and value not in _SWITCHED_OFF
+    ]
 
 
 @rule(Severity.ERROR, can_run=True)
@@ -91,26 +176,9 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
             )
 
 
-@rule(Severity.NOTE)
-def logits_keep_their_order(case: Case) -> Iterable[Problem]:
-    """Note keys that rescale the logits.
-
-    Sampled drafts are drawn from the logits as they are, which costs acceptance, not correctness.
-    """
-    for place, key, value in stated_keys(case.flat):
-        computed = key in case.spec.family.scales_logits
-        if key in RESCALES_LOGITS and not computed and value not in RESCALES_LOGITS[key]:
-            yield Problem(
-                field=f"{place} {_CONFIG}",
-                value=value,
-                message="It is not computed: any value above 0 changes the logits but not their order, "
-                "so that the likeliest token stays the same",
-            )
-
-
 @rule(Severity.WARNING)
 def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
-    for place, value in (*unknown_keys(case.flat), *rope_keys(case.flat)):
+    for place, value in unknown_keys(case.flat):
         yield Problem(
             field=f"{place} {_CONFIG}",
             value=value,

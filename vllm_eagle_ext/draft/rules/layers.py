@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION, LayerAttention, WindowOption
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.draft.layer_ids import default_layer_ids
 from vllm_eagle_ext.draft.rope_config import Rope
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.families.drafter_classes import Drafter
 
 _FIXED_TABLES = ("yarn", "deepseek_yarn")
@@ -97,25 +97,16 @@ def too_narrow(window: int, k: int) -> Iterator[Problem]:
 
 @rule(Severity.WARNING)
 def draft_window_is_used(case: Case) -> Iterable[Problem]:
-    asked, spec = case.request.options.draft_window, case.spec
-    if asked is None:
+    option, spec = case.request.options.draft_window, case.spec
+    if option is None or spec.draft_window is not None:
         return
-    if asked == "auto" and spec.trained_length is None:
-        yield _refused(
-            asked,
-            "a number of tokens: the draft's config.json has no max_position_embeddings, which is taken "
-            "for the length of its training texts",
-            "state the length of its training texts",
-        )
-    elif asked == "auto" and spec.draft_window is None:
-        yield _refused(
-            asked,
-            f"a number of tokens: the draft has {spec.trained_length} positions in its config.json, "
-            "and no text is longer",
-            "if acceptance falls in long texts all the same, state the length of its training texts",
-        )
-    elif asked != "auto" and spec.draft_window is None:
-        yield _refused(asked, "no window: each layer was published with its own, which stays")
+    if option != "auto":
+        why = "each layer was published with its own, which stays"
+    elif spec.trained_length is None:
+        why = "config.json has no max_position_embeddings, taken for the length of its training texts"
+    else:
+        why = f"its config.json has {spec.trained_length} positions, and no text is longer"
+    yield _refused(option, f"no window, or a number of tokens: {why}")
 
 
 @rule(Severity.WARNING, of="eagle3")

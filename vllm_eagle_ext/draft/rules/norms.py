@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
+from vllm_eagle_ext.draft.draft_config import read_flag
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.flags import read_flag
+from vllm_eagle_ext.draft.spec import Case
 
 _ASK = "ask the publisher which one the draft was trained with, and correct config.json"
 _BELONGS = "check that config.json belongs to the weights"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import count_tokens
 
 # Four times the most of any published draft. A row of 128 bfloat16 numbers for each makes 1 GiB.
@@ -205,16 +205,8 @@ def heads_divide(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def layer_types_are_complete(case: Case) -> Iterable[Problem]:
+def windows_are_stated(case: Case) -> Iterable[Problem]:
     types = case.config.layer_types
-    if types is not None and len(types) != case.spec.num_layers:
-        yield Problem(
-            field="layer_types of the draft's config.json",
-            value=f"{len(types)} entries",
-            allowed=f"{case.spec.num_layers}, one per layer",
-            remedy=f'edit config.json: "layer_types" with {case.spec.num_layers} entries, those of the '
-            "draft's own layers",
-        )
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]
     forced = case.spec.family.asks_for_windows(case.config)

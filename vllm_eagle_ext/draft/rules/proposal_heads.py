@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about what corrects the logits of a block: DFlash2's selector, DSpark's Markov and confidence
-heads."""
+heads; and
+about their files, as vLLM's own classes load these, and convert and refuse nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.draft_config import ProposalHeads
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
 from vllm_eagle_ext.draft.foreign_drafts import name_edit
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.rules.vocabulary import is_widened
+from vllm_eagle_ext.draft.spec import Case
+from vllm_eagle_ext.draft.tensors import COMPUTED
 
 SELECTOR = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 CONFIDENCE = "confidence_head.proj"
+# What vLLM's classes rename by themselves.
+_RENAMED = ("midlayer.", "encoder.")
+_SHOWN = 5  # names of tensors in a message
 _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 
@@ -104,13 +109,8 @@ def markov_head_is_computed(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dspark")
-def markov_candidates_fit(case: Case) -> Iterable[Problem]:
-    most, size = case.config.dspark_draft_topk, case.spec.vocabulary.size
-    if most is not None and most > size:
-        yield Problem(
-            field="dspark_draft_topk of the draft's config.json", value=most,
-            allowed=f"at most {size}, the draft's vocabulary", remedy="lower it, or remove the key",
-        )  # fmt: skip
+def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
+    most = case.config.dspark_draft_topk
     quantised = _MARKOV in quantised_weights(case.files.tensors)
     config = case.config.quantization_config or {}
     nested = config.get("quantization")
@@ -122,23 +122,6 @@ def markov_candidates_fit(case: Case) -> Iterable[Problem]:
             "single rows of it",
             remedy="remove the key, or use a draft in which this weight is plain",
         )  # fmt: skip
-
-
-@rule(Severity.WARNING, of="dspark")
-def confidence_head_is_there(case: Case) -> Iterable[Problem]:
-    """Warn of a missing confidence head.
-
-    Without one vLLM's adaptive verification goes by an estimate that it learns while it serves.
-    """
-    has = f"{CONFIDENCE}.weight" in case.files.tensors
-    if case.config.of_heads("enable_confidence_head") and case.has_tensors and not has:
-        yield Problem(
-            field=f"{CONFIDENCE}.weight of the draft",
-            value=None,
-            allowed="a tensor, because enable_confidence_head is true; nothing else changes without it, "
-            "but enable_adaptive_verification goes by an estimate",
-            remedy="if you use enable_adaptive_verification, download all files of the draft",
-        )
 
 
 @rule(Severity.ERROR, of="dspark")
@@ -179,3 +162,59 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
             "a mask token: the target never accepts such an id",
             remedy="if the target is not the one that it was trained for, serve it with that one",
         )
+
+
+@rule(Severity.ERROR, of="second head")
+def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
+    wrong = [
+        header.published
+        for name, header in case.files.tensors.items()
+        if header.published != name
+        and not header.published.startswith(_RENAMED)
+        and header.published not in ("t2d", "d2t")
+        and not name.endswith(COMPUTED)  # vLLM's loader leaves them out, whatever stands before them
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        yield Problem(
+            field="names of the draft's tensors",
+            value=", ".join(wrong[:_SHOWN]) + more,
+            allowed='names without "model.", and d2t for a map: vLLM\'s class loads no others',
+            remedy="rename the tensors in a copy of the file",
+        )
+
+
+@rule(Severity.ERROR, of="second head")
+def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
+    layers = case.spec.aux_layers
+    if layers.is_reordered:
+        yield Problem(
+            field="order of the draft's aux layers",
+            value=list(layers.listed),
+            allowed="ascending ids: vLLM hands over the states layer by layer, and its class for "
+            f"{case.spec.title} drafts does not reorder fc",
+            remedy="reorder the blocks of fc.weight and the ids in a copy; if the states were collected "
+            'layer by layer, list the layers in ascending order: {"eagle_ext": {"aux_layers": [..]}}',
+        )
+
+
+@rule(Severity.ERROR, of="second head")
+def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
+    """Refuse a d2t of target ids, and any where the vocabulary is whole.
+
+    vLLM reads offsets, and has no parameter that a map of the whole vocabulary could fill.
+    """
+    if "d2t" not in case.files.tensors:
+        return
+    if not case.is_reduced:
+        value, allowed = "a map", "none, because the draft vocabulary is not reduced"
+    elif case.spec.vocabulary.map_kind == "absolute":
+        value, allowed = "target ids", "offsets, target id minus draft id"
+    else:
+        return
+    yield Problem(
+        field="d2t of the draft",
+        value=value,
+        allowed=f"{allowed}: vLLM's class for {case.spec.title} drafts does not convert it",
+        remedy="convert it, or leave it out, in a copy of the file",
+    )

@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.patterns import MOST_PATTERNS, first_matches
 from vllm_eagle_ext.draft.quantisation import (
     FLOATS,
+    GPTQ_METHODS,
+    GPTQ_RULES,
+    MOST_PATTERNS,
     SCALE_NAMES,
-    columns_per_scale,
-    gptq_settings,
+    first_matches,
     published_modules,
     quantised_weights,
+    target_patterns,
     torn_modules,
     without_scales,
 )
-from vllm_eagle_ext.draft.quantisation_config import (
-    GPTQ_METHODS,
-    GPTQ_RULES,
-    RULE_LEAVES_OUT,
-    first_gptq_rules,
-    malformed_gptq_rules,
-    target_patterns,
-    unnamed,
-)
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS
 
 _DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
@@ -34,7 +28,7 @@ _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 _PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
 _LOW_PRECISION = ("F8", "I", "U8", "F4")
 _SHOWN = 5
-_PATTERNS = f"up to {MOST_PATTERNS} regular expressions that are matched at once"
+_LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert")
 _AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its publisher"
 
 
@@ -44,7 +38,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
     config = case.config.quantization_config
     if config is None:
         return
-    for place, value, allowed in unnamed(config):
+    for place, value, allowed in _unnamed(config):
         yield Problem(
             field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
             remedy=_AS_EXPORTED,
@@ -57,9 +51,29 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
         yield Problem(
             field="targets of the draft's quantization_config",
             value=str(error),
-            allowed=f"names of modules and of classes, and {_PATTERNS}",
+            allowed=f"names of modules and of classes, and up to {MOST_PATTERNS} regular "
+            "expressions that are matched at once",
             remedy=_AS_EXPORTED,
         )
+
+
+def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield dotted place, value and what is allowed of what can be read as no names of modules."""
+    if not isinstance(config.get("quant_method"), str):
+        yield "quant_method", config.get("quant_method"), "text"
+    lists = {key: config[key] for key in _LISTS if config.get(key) is not None}
+    groups = config.get("config_groups") or {}
+    if not isinstance(groups, Mapping):
+        yield "config_groups", groups, "an object"
+        return
+    for name, group in groups.items():
+        if not isinstance(group, Mapping):
+            yield f"config_groups.{name}", group, "an object"
+            return
+        lists[f"config_groups.{name}.targets"] = group.get("targets")
+    for place, names in lists.items():
+        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+            yield place, names, "a list of text"
 
 
 @rule(Severity.ERROR)
@@ -153,40 +167,28 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
             allowed="all of its parts or none: vLLM computes them as one module",
             remedy="quantise the draft again, with all of them or with none",
         )
-    for name, parts in gptq_settings(case).items():
-        keys = next(iter(parts.values()))
-        for key in [key for key in keys if len({str(own[key]) for own in parts.values()}) > 1]:
-            yield Problem(
-                field=f"{key} of the parts of {name.rpartition('.')[2]}",
-                value=", ".join(f"{part} {own[key]}" for part, own in parts.items()),
-                allowed="one value: vLLM computes them as one module",
-                remedy="quantise the draft again, with rules that do not tell these apart",
-            )
 
 
 @rule(Severity.ERROR)
-def gptq_rules_fit_the_files(case: Case) -> Iterable[Problem]:
-    """Refuse GPTQ's rules that leave out what the files show quantised: no settings would serve it."""
+def gptq_settings_are_shared(case: Case) -> Iterable[Problem]:
+    """Refuse GPTQ's rules that give single modules settings of their own.
+
+    Their patterns fit the checkpoint's names, of which vLLM's differ. Those that leave modules out are
+    not needed: the files tell which weights are plain.
+    """
     config = case.config.quantization_config or {}
+    rules = config.get(GPTQ_RULES) or {}
     if config.get("quant_method") not in GPTQ_METHODS:
         return
-    field = f"{GPTQ_RULES} of the draft's quantization_config"
-    names = tuple(published_modules(case).values())
-    if (unreadable := next(malformed_gptq_rules(config, names), None)) is not None:
-        yield Problem(
-            field=field,
-            value=unreadable,
-            allowed=f"a mapping of {_PATTERNS} to settings",
-            remedy=_AS_EXPORTED,
-        )
-        return
-    for name, rule_ in first_gptq_rules(config, names).items():
-        if rule_ is not None and rule_.startswith(RULE_LEAVES_OUT):
+    own = rules.items() if isinstance(rules, Mapping) else [(rules, None)]
+    for pattern, settings in own:
+        is_shared = isinstance(settings, Mapping) and settings.items() <= config.items()
+        if not is_shared and not str(pattern).startswith("-:"):
             yield Problem(
-                field=field,
-                value=f"{rule_!r}, which leaves out {name}",
-                allowed="rules that leave out what is plain: this weight is quantised",
-                remedy=_AS_EXPORTED,
+                field=f"{GPTQ_RULES} of the draft's quantization_config",
+                value={str(pattern): settings},
+                allowed="rules that leave modules out, or repeat the settings of all modules",
+                remedy="quantise the draft again, with the same settings for all modules",
             )
             return
 
@@ -198,14 +200,13 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
     Their shape, [groups, rows], tells how many rows a packed weight stands for.
     """
     table = case.expected
-    columns_of = columns_per_scale(case)
+    shared = (case.config.quantization_config or {}).get("group_size")
     for module, suffix in quantised_weights(case.files.tensors).items():
         scales, expected = case.files.tensors.get(f"{module}.scales"), table.get(f"{module}.weight")
         if suffix != ".qweight" or scales is None or expected is None:
             continue
         rows, columns = expected.shape
-        size = columns_of(module)
-        size = columns if size == -1 else size
+        size = columns if shared == -1 else shared if isinstance(shared, int) else None
         groups = size and -(-columns // size)
         if len(scales.shape) != 2 or scales.shape[1] != rows or groups not in (None, scales.shape[0]):
             counted = "a row per group" if groups is None else f"{groups} rows, one per {size} columns"

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import Literal
 
 from vllm_eagle_ext.draft.attention import can_have_a_window
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.spec import DraftSpec
+from vllm_eagle_ext.draft.spec import Case, DraftSpec
 
-MOST_USEFUL_K = 10  # of a draft that runs once per token
+MOST_USEFUL_K = 10  # of an EAGLE-3 head: at 80 % accepted each, the tenth comes in one step of nine
 MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps
 
 
@@ -37,20 +36,6 @@ _COMPARE = (
     'compare it with the option {{"eagle_ext": {{"draft_window": "auto"}}}}, with which the draft '
     "attends only to its last {} tokens; "
 )
-
-
-@rule(Severity.NOTE)
-def trained_length_covers_the_target(case: Case) -> Iterable[Problem]:
-    """Note a short trained length where it is not known how long the requests may be."""
-    trained, most = case.spec.trained_length, case.target.max_position_embeddings
-    if case.request.max_model_len is None and trained is not None and most and trained < most:
-        yield Problem(
-            field="positions in the draft's config",
-            value=trained,
-            allowed=f"fewer than the target's {most}, if requests are shorter. In longer ones it "
-            "drafts less well",
-            remedy=f"name the longest request by --max-model-len, up to {trained}",
-        )
 
 
 @rule(Severity.ERROR)
@@ -83,25 +68,6 @@ def k_can_pay(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, of="eagle3")
-def k_is_worth_drafting(case: Case) -> Iterable[Problem]:
-    """Warn of a K whose last positions are seldom reached.
-
-    A position counts only if all before it were accepted: at 80 % each, the tenth in one step of nine.
-    EAGLE-3 heads are trained to unroll some 7 tokens.
-    """
-    k = case.request.k
-    if k is not None and MOST_USEFUL_K < k <= MOST_K and case.spec.trained_k is None:
-        yield Problem(
-            field="num_speculative_tokens",
-            value=k,
-            allowed=f"up to {MOST_USEFUL_K} for a draft that does not say what it was trained for: even "
-            f"where 80 % of each position are accepted, position {k} is reached in "
-            f"{100 * 0.8**k:.2g} % of the steps, and each costs a pass of the draft",
-            remedy="measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
-        )
-
-
 @rule(Severity.WARNING)
 def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
     layout = case.request.options.gate_layout
@@ -116,13 +82,17 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
-    trained, k = case.spec.trained_k, case.request.k
-    if trained is not None and k is not None and k > trained and not case.spec.family.fills_a_block:
+    """Warn of a K whose last positions are seldom reached: each needs all before it to be accepted."""
+    trained, k, family = case.spec.trained_k, case.request.k, case.spec.family
+    of = "the number of tokens the draft was trained to unroll"
+    if trained is None and family.method == "eagle3":
+        trained, of = MOST_USEFUL_K, "for a draft that does not say how many it was trained to unroll"
+    if trained is not None and k is not None and trained < k <= MOST_K and not family.fills_a_block:
         yield Problem(
             field="num_speculative_tokens",
             value=k,
-            allowed=f"up to {trained}, the number of tokens the draft was trained to unroll",
-            remedy=f"compare the speed with {trained}: later positions are seldom accepted",
+            allowed=f"up to {trained}, {of}: later positions are seldom accepted",
+            remedy="measure what pays: vllm-eagle bench DRAFT --target TARGET -k 3,5,7",
         )
 
 

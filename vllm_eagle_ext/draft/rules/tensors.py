@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER, foreign_part, name_edit, own_architecture
 from vllm_eagle_ext.draft.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.draft.read_spec import layers_in
 from vllm_eagle_ext.draft.registry import published
-from vllm_eagle_ext.draft.tensors import COMPUTED, HOLDS_WEIGHTS, non_finite
+from vllm_eagle_ext.draft.spec import Case
+from vllm_eagle_ext.draft.tensors import COMPUTED, HOLDS_WEIGHTS
 
 _BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
@@ -202,20 +202,20 @@ def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def small_tensors_are_finite(case: Case) -> Iterable[Problem]:
-    """Refuse norms and biases that are not finite.
+def weights_are_finite(case: Case) -> Iterable[Problem]:
+    """Refuse values that are not finite.
 
-    The large tensors are looked at while they are loaded.
+    Norms and biases are always read, all tensors with `check --weights`: our classes look at the values
+    that they load, vLLM's own do not.
     """
-    for name, raw in case.files.values.items():
-        header = case.files.tensors[name]
-        if count := non_finite(raw, header.dtype):
-            yield Problem(
-                field=f"values of {header.published}",
-                value=f"{count} infinite or NaN",
-                allowed="finite numbers",
-                remedy="download the file again, or ask the publisher: training diverged",
-            )
+    if counts := {name: count for name, count in case.files.non_finite.items() if count}:
+        names = [case.files.tensors[name].published for name in counts]
+        yield Problem(
+            field=f"values of {_listing(names)}",
+            value=f"{sum(counts.values())} infinite or NaN",
+            allowed="finite numbers",
+            remedy="download the file again, or ask the publisher: it is damaged, or training diverged",
+        )
 
 
 @rule(Severity.ERROR)

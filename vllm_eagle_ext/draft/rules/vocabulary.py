@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.case import Case
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.draft.read_spec import marked_ids, tensor_integers
+from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
 
 _BELONGS = "check that config.json belongs to the weights"

@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoConfig, Qwen3Config
 
 from vllm_eagle_ext.draft import Case
+from vllm_eagle_ext.draft.draft_config import ProposalHeads
 
 
 class DFlashEagleExtConfig(Qwen3Config):
@@ -52,3 +53,28 @@ def write(config: Any, case: Case) -> None:
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
     stated = getattr(hf_config, "max_position_embeddings", None) or 0
     hf_config.max_position_embeddings = max(stated, case.request.max_model_len or 0)
+
+
+def write_dflash2(config: Any, case: Case) -> None:
+    """Do what `write` does, and write convolution's and selector's sizes to `dflash_config`."""
+    write(config, case)
+    nested = config.draft_model_config.hf_config.dflash_config
+    nested.update(_heads(case))
+    nested["sample_from_anchor"] = False
+
+
+def write_dspark(config: Any, case: Case) -> None:
+    """Do what `write` does, and write the Markov and confidence head's sizes at top level."""
+    write(config, case)
+    hf_config = config.draft_model_config.hf_config
+    hf_config.dflash_config.pop("sample_from_anchor", None)  # vLLM refuses it here, whatever the method
+    hf_config.sample_from_anchor = case.spec.samples_anchor
+    hf_config.mask_token_id = case.spec.mask_token_id
+    hf_config.block_size = case.spec.block_size
+    for key, value in _heads(case).items():
+        setattr(hf_config, key, value)
+
+
+def _heads(case: Case) -> dict[str, Any]:
+    stated = {key: case.config.of_heads(key) for key in ProposalHeads.model_fields}
+    return {key: value for key, value in stated.items() if value is not None}

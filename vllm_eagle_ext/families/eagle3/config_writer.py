@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.flags import FLAGS, LAYER_BLOCK
+from vllm_eagle_ext.draft.draft_config import FLAGS
 from vllm_eagle_ext.draft.layer_ids import IDS_KEY, vllm_keys
-from vllm_eagle_ext.draft.silent_keys import without_nulls
+from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, without_nulls
 from vllm_eagle_ext.draft.stock_gaps import UNKNOWN_ARCHITECTURES
 
 _AT_ROOT = ("draft_vocab_size", "target_hidden_size", IDS_KEY, *FLAGS)  # in the speculators format

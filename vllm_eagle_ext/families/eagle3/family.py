@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vllm_eagle_ext.draft.attention import causal_layers
-from vllm_eagle_ext.draft.aux_layers import IdConvention
 from vllm_eagle_ext.draft.draft_config import DraftConfig
 from vllm_eagle_ext.draft.expected_tensors import (
     around_the_layers,
@@ -17,7 +16,7 @@ from vllm_eagle_ext.draft.expected_tensors import (
     mlp,
 )
 from vllm_eagle_ext.draft.layer_ids import IDS_KEY
-from vllm_eagle_ext.draft.spec import DraftSpec, Evidence, Expected, Family
+from vllm_eagle_ext.draft.spec import DraftSpec, Evidence, Expected, Family, IdConvention
 from vllm_eagle_ext.families.eagle3.names import (
     DEEPSEEK_DRAFTER,
     LLAMA_DRAFTER,

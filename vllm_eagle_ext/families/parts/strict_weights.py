@@ -138,15 +138,13 @@ def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]]
 
 
 def _require_identity(d2t: torch.Tensor) -> None:
-    """Refuse a d2t that moves a token: drafters of a whole vocabulary have no d2t in vLLM, and need
-    none."""
+    """Refuse a d2t that moves a token: vLLM's drafters of a whole vocabulary have none."""
     if d2t.is_floating_point() or not is_identity(d2t.tolist()):
         raise _bad_weights("d2t", "another order", "each token in its place, for a whole vocabulary")
 
 
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
-    """Turn d2t into offsets. Preflight has read it by value, and t2d may have told it which reading is
-    meant."""
+    """Turn d2t into offsets, as preflight has read it, which may have gone by t2d."""
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
@@ -165,11 +163,7 @@ def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def _reordered(name: str, tensor: torch.Tensor, order: list[int]) -> tuple[str, torch.Tensor]:
-    """Return a tensor with its blocks in ascending order of aux layer.
-
-    Args:
-        order: of each aux layer, the block in the file.
-    """
+    """Put a tensor's blocks in ascending order of aux layer; `order`: the block of each in the file."""
     if order == sorted(order):
         return name, tensor
     if name.startswith("fc_norm."):
@@ -188,8 +182,7 @@ def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
 
 
 def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
-    """Fill each hidden_norm that the files lack with ones. Only the first layer uses its own; vLLM
-    builds one for each."""
+    """Fill each hidden_norm that the files lack with ones: only the first layer uses its own."""
     for name, parameter in model.named_parameters():
         canonical = canonical_name(name)
         if canonical.endswith(".hidden_norm.weight") and canonical not in seen:
@@ -197,12 +190,8 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
 
 
 def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str], plan: LoadingPlan) -> None:
-    """Refuse a load where a parameter that vLLM built, a scale or packed integers too, has no tensors in
-    the files.
-
-    Args:
-        built: before the load, in which vLLM quantises what is to be quantised there, and makes scales.
-    """
+    """Refuse a load where a parameter that vLLM built before it, of any kind, has no tensors in the
+    files. In the load vLLM may quantise, and makes further scales."""
     # For a padded target vLLM builds a map of a whole vocabulary too, which is right as it is built.
     unfed = {"d2t"} if plan.embedding_rows > plan.target_vocab_size else set()
     missing = []
@@ -227,8 +216,7 @@ def _is_shared(name: str, seen: set[str]) -> bool:
 
 
 def _require_finite(model: torch.nn.Module, seen: set[str]) -> None:
-    """Refuse values that are not finite. A parameter of which a part was never loaded still holds
-    NaN."""
+    """Refuse values that are not finite, which a part that was never loaded still has."""
     for name, parameter in model.named_parameters():
         canonical = canonical_name(name)
         if _is_shared(canonical, seen) or parameter.dtype not in _FLOATS or parameter.is_meta:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from vllm_eagle_ext.draft import Severity
-from vllm_eagle_ext.draft.consequences import consequences
+from vllm_eagle_ext.draft.inspection import consequences
 from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.start.check import CheckResult
 

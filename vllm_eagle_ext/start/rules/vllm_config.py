@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.case import Runner
+from vllm_eagle_ext.draft.spec import Runner
 from vllm_eagle_ext.memory.device import Device, key_dim
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 

@@ -64,19 +64,6 @@ def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, 
 
 
 @properties
-@given(WRITERS, SETS.flatmap(lambda ids: st.tuples(st.just(ids), st.permutations(ids))), FAMILIES)
-def test_permuting_the_ids_permutes_the_order(writer, lists, family):
-    # The first id of an MLA draft tells the convention.
-    family = "native" if family == "mla" else family
-    first, second = (resolve(writer(list(ids)), family) for ids in lists)
-    assert first.layer_ids == second.layer_ids
-    if first.blocks and second.blocks and first.blocks.follows == "list":
-        assert [lists[0][k] for k in first.order] == [lists[1][k] for k in second.order]
-    elif first.blocks and second.blocks:
-        assert first.order == second.order == tuple(range(len(lists[0])))
-
-
-@properties
 @given(WRITERS, SETS, FAMILIES)
 def test_output_i_is_the_input_of_layer_i_plus_1(writer, ids, family):
     inputs = resolve(writer(ids), family, override="input")

@@ -94,7 +94,7 @@ status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text
 print(json.dumps({
     "outcomes": outcomes,
     "megabytes": int(status["VmHWM"].split()[0]) / 1024,  # ru_maxrss has the parent's in it
-    "modules": [name for name in ("torch", "vllm", "numpy", "transformers") if name in sys.modules],
+    "modules": [name for name in ("torch", "vllm", "transformers") if name in sys.modules],
     "unpickled": unpickled,
     "opened": opened,
 }))
@@ -184,13 +184,6 @@ def test_a_name_with_a_dot_first_is_left_out(tmp_path):
         read_draft_files(str(folder))
     with pytest.raises(RuntimeError, match="Cannot find any model weights"):
         of_vllm(folder)
-
-
-@pytest.mark.parametrize("name", ["draft[1]", "draft*", "draft?"])
-def test_a_folder_whose_name_is_a_pattern(tmp_path, name):
-    folder = tiny_draft(tmp_path / name)
-    with pytest.raises(UnsupportedDraftError, match=r"a path without \*, \? and \["):
-        read_draft_files(str(folder))
 
 
 @pytest.mark.parametrize("metadata", [{"format": 5}, {"a": None}, [], "pt", 5, None, {"a": {}}])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.drafts import FAMILIES, LAYER, TARGET, inspect, valid_draft, write
 from tests.unit.draft.rules.changes import key
 from vllm_eagle_ext.draft import TargetFacts, inspect_draft, read_draft_files
-from vllm_eagle_ext.draft.case import DraftRequest
+from vllm_eagle_ext.draft.spec import DraftRequest
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-10, 1000) | st.floats() | st.text(max_size=6),

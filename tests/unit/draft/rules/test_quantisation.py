@@ -92,62 +92,37 @@ def test_awq_rows_are_those_of_its_scales(tmp_path, rows, fits):
     assert names(inspect(draft, tmp_path).errors) == (set() if fits else {"qweights_fit"})
 
 
-WIDE = {"group_size": 64}
+WIDE, SAME = {"group_size": 64}, {"group_size": 32, "sym": True}
 
 
 @pytest.mark.parametrize(
-    ("groups", "rules", "words"),
+    ("rules", "is_served"),
     [
-        pytest.param(
-            {"q_proj": 64}, {r"+:.*q_proj": WIDE},
-            ("group_size of the parts of qkv_proj", "layers.0.self_attn.q_proj 64",
-             "layers.0.self_attn.k_proj 32", "one value"),
-            id="group_size",
-        ),
-        pytest.param(
-            {}, {r".*up_proj": {"sym": False}},
-            ("sym of the parts of gate_up_proj", "layers.0.mlp.up_proj False"), id="symmetry",
-        ),
-        pytest.param(
-            {"v_proj": None}, {r"-:.*v_proj": {}},
-            ("quantised parts of qkv_proj", "without layers.0.self_attn.v_proj"), id="left_out",
-        ),
+        ({r".*q_proj": {"bits": 4}}, True), ({r".*q_proj": SAME}, True), ({r".*q_proj": {}}, True),
+        ({r"-:.*o_proj": {}}, True),  # its weight is quantised all the same
+        ({r"+:.*q_proj": WIDE}, False), ({r"-:.*v_proj": {}, r".*up_proj": {"sym": False}}, False),
+        ([".*q_proj"], False), ({".*q_proj": 64}, False),
     ],
+    ids=str,
 )  # fmt: skip
-def test_gptq_rules_that_tell_fused_parts_apart(tmp_path, groups, rules, words):
-    found = inspect(gptq_draft(valid_draft("native"), groups, rules).draft, tmp_path)
-    assert names(found.errors) == {"fused_parts_agree"}
-    assert all(word in str(found.errors[0].problem) for word in words)
+@pytest.mark.parametrize("method", ["gptq", "Auto_GPTQ"])
+def test_rules_of_gptq_that_give_modules_settings_of_their_own(tmp_path, method, rules, is_served):
+    draft = gptq_draft(valid_draft("native"), {}, rules).draft
+    draft.config["quantization_config"]["quant_method"] = method
+    expected = set() if is_served else {"gptq_settings_are_shared"}
+    assert names(inspect(draft, tmp_path).errors) == expected
 
 
-@pytest.mark.parametrize("value", [{"bits": 4}, {"group_size": 32, "sym": True}, {}])
-def test_gptq_rules_that_repeat_the_settings_of_all_tell_nothing_apart(tmp_path, value):
-    draft = gptq_draft(valid_draft("native"), {}, {r".*q_proj": value}).draft
-    assert inspect(draft, tmp_path).findings == ()
+def test_a_part_of_a_fused_module_is_left_out(tmp_path):
+    draft = gptq_draft(valid_draft("native"), {"v_proj": None}, {r"-:.*v_proj": {}}).draft
+    (error,) = inspect(draft, tmp_path).errors
+    assert error.rule == "fused_parts_agree"
+    assert "without layers.0.self_attn.v_proj" in str(error.problem)
 
 
-@pytest.mark.parametrize(
-    ("rules", "words"),
-    [
-        pytest.param([".*q_proj"], ("['.*q_proj']", "a mapping"), id="list"),
-        pytest.param({"+:(": WIDE}, ("'+:('", "regular expressions"), id="no_pattern"),
-        pytest.param({".*q_proj": 64}, ("{'.*q_proj': 64}", "to settings"), id="no_settings"),
-        pytest.param(
-            {r"-:.*o_proj": {}}, (r"'-:.*o_proj', which leaves out midlayer.self_attn.o_proj",),
-            id="leaves_out_what_is_quantised",
-        ),
-    ],
-)  # fmt: skip
-def test_gptq_rules_that_cannot_be_followed(tmp_path, rules, words):
-    found = inspect(gptq_draft(valid_draft("native"), {}, rules).draft, tmp_path)
-    assert names(found.errors) == {"gptq_rules_fit_the_files"}
-    assert all(word in str(found.errors[0].problem) for word in words)
-
-
-@pytest.mark.parametrize("rules", [{r"+:.*o_proj": WIDE}, {r"+:.*o_proj": {"group_size": -1}}, {}])
-def test_gptq_groups_are_those_of_its_scales(tmp_path, rules):
+@pytest.mark.parametrize("size", [64, -1, 32])
+def test_gptq_groups_are_those_of_its_scales(tmp_path, size):
     """Columns of o_proj: 64, of which the files have two groups."""
-    found = inspect(gptq_draft(valid_draft("native"), {}, rules).draft, tmp_path)
-    assert names(found.errors) == ({"qweights_fit"} if rules else set())
-    if rules:
-        assert "one per 64 columns" in str(found.errors[0].problem)
+    draft = gptq_draft(valid_draft("native"), {}, {}).draft
+    draft.config["quantization_config"]["group_size"] = size
+    assert names(inspect(draft, tmp_path).errors) == (set() if size == 32 else {"qweights_fit"})

@@ -2,102 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+import torch
 
-from tests.support.checkpoints import LAYERS, VOCAB
-from tests.support.drafts import TARGET, inspect, valid_draft
+from tests.support.checkpoints import HIDDEN, INTER, LAYERS
+from tests.support.drafts import inspect, valid_draft
 from tests.support.quantised_drafts import quantised_draft
-from vllm_eagle_ext.draft import Inspection, TargetFacts, inspect_draft
-from vllm_eagle_ext.draft.case import DraftRequest
-from vllm_eagle_ext.draft.draft_files import DraftFiles
-from vllm_eagle_ext.draft.headers import TensorHeader
 from vllm_eagle_ext.draft.quantisation import named_for_vllm
 
-Headers = dict[str, tuple[str, tuple[int, ...]]]  # of what stands for one weight -> dtype and shape
-WIDTH, INNER, KV = 320, 1040, 160  # rows that are no multiple of 128, columns that 16 divides
-LINEAR = {
-    "self_attn.q_proj": (WIDTH, 2 * WIDTH),
-    "self_attn.k_proj": (KV, 2 * WIDTH),
-    "self_attn.v_proj": (KV, 2 * WIDTH),
-    "self_attn.o_proj": (WIDTH, WIDTH),
-    "mlp.gate_proj": (INNER, WIDTH),
-    "mlp.up_proj": (INNER, WIDTH),
-    "mlp.down_proj": (WIDTH, INNER),
-}
 
-
-def groups(size: int) -> int:
-    return -(-size // 128)
-
-
-def fp8(rows: int, columns: int) -> Headers:
-    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": ("F32", ())}
-
-
-def fp8_blocks(rows: int, columns: int) -> Headers:
-    scale = ("F32", (groups(rows), groups(columns)))
-    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale_inv": scale}
-
-
-def fp8_blocks_of_compressed_tensors(rows: int, columns: int) -> Headers:
-    scale = ("BF16", (groups(rows), groups(columns)))
-    return {"weight": ("F8_E4M3", (rows, columns)), "weight_scale": scale}
-
-
-def inspect_headers(scheme: Callable[[int, int], Headers], quantisation: dict[str, Any]) -> Inspection:
-    """A draft of which only the headers are there, quantised but for fc and head."""
-    config = valid_draft("native").config | {
-        "hidden_size": WIDTH,
-        "intermediate_size": INNER,
-        "num_attention_heads": WIDTH // 32,
-        "num_key_value_heads": KV // 32,
-        "draft_vocab_size": VOCAB,
-        "quantization_config": quantisation,
-    }
-    layer_norms = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
-    shapes = {
-        "fc.weight": (WIDTH, 3 * WIDTH),
-        "lm_head.weight": (VOCAB, WIDTH),
-        "norm.weight": (WIDTH,),
-        **{f"layers.0.{norm}.weight": (WIDTH,) for norm in layer_norms},
-    }
-    tensors = {name: TensorHeader(shape, "BF16", name) for name, shape in shapes.items()}
-    for module, (rows, columns) in LINEAR.items():
-        for suffix, (dtype, shape) in scheme(rows, columns).items():
-            name = f"layers.0.{module}.{suffix}"
-            tensors[name] = TensorHeader(shape, dtype, name)
-    files = DraftFiles("draft", config, "safetensors", tensors)
-    target = TargetFacts.from_config({**TARGET, "hidden_size": WIDTH})
-    return inspect_draft(files, target, DraftRequest(method="eagle3", k=3, max_model_len=512))
-
-
-LEFT_OUT = ["lm_head", "model.fc"]  # by run-time names
-COMPRESSED = {
-    "quant_method": "compressed-tensors",
-    "format": "of the scheme",
-    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4}}},
-}
-
-
-@pytest.mark.parametrize(
-    ("scheme", "quantisation"),
-    [
-        pytest.param(scheme, quantisation, id=f"{scheme.__name__}-{quantisation['quant_method']}")
-        for scheme, quantisation in [
-            (fp8, {"quant_method": "fp8", "ignored_layers": LEFT_OUT}),
-            (fp8, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": LEFT_OUT}),
-            (fp8_blocks, {"quant_method": "fp8", "modules_to_not_convert": LEFT_OUT}),
-            (fp8_blocks_of_compressed_tensors, {**COMPRESSED, "ignore": LEFT_OUT}),
-        ]
-    ],
-)
-def test_quantised_as_vllm_serves_it(scheme, quantisation):
-    inspection = inspect_headers(scheme, quantisation)
-    assert inspection.findings == ()
-    assert inspection.case
+@pytest.mark.parametrize("suffix", ["weight_scale", "weight_scale_inv"])
+@pytest.mark.parametrize("rows", [1, 4, 3])  # of 64: for all, and of blocks, the last of them shorter
+def test_scales_of_blocks(tmp_path, rows, suffix):
+    draft = valid_draft("quantised")
+    del draft.tensors["midlayer.mlp.down_proj.weight_scale"]
+    draft.tensors[f"midlayer.mlp.down_proj.{suffix}"] = torch.ones(rows, 1)
+    draft.tensors["midlayer.mlp.down_proj.weight"] = torch.ones(HIDDEN, INTER).to(torch.float8_e4m3fn)
+    assert inspect(draft, tmp_path).findings == ()
 
 
 FC = "model.fc"

@@ -58,8 +58,8 @@ def test_strict_false_makes_warnings_of_what_can_run(tmp_path, broken):
 # Formats that no small valid draft has: test_quantisation.py. Values: start/check/test_weights.py.
 # A target in the draft's place: start/check/test_folded.py.
 WITH_TESTS_OF_THEIR_OWN = {
-    "draft_is_no_plain_model", "gated_rows_can_be_moved", "gptq_rules_fit_the_files",
-    "qweights_fit", "weights_are_finite", "weights_are_not_all_zero", "weights_have_a_usual_scale",
+    "draft_is_no_plain_model", "gated_rows_can_be_moved", "gptq_settings_are_shared",
+    "markov_candidates_are_plain", "qweights_fit",
 }  # fmt: skip
 
 

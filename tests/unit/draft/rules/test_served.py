@@ -73,24 +73,6 @@ def test_keys_that_change_nothing(tmp_path, name, value):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "told"),
-    [
-        ({"rope_type": "dynamic", "alpha": 1000.0}, False),
-        ({"type": "dynamic", "alpha": 1000.0}, False),
-        ({"rope_type": "ntk", "factor": 2.0, "mixed_b": 0.5}, False),
-        ({"rope_type": "longrope", "short_mscale": 1.5}, False),
-        ({"rope_type": "yarn", "factor": 2.0, "alpha": 1000.0}, True),
-        ({"rope_type": "default", "mixed_b": 0.5}, True),
-    ],
-)
-def test_rope_keys_that_vllm_reads(tmp_path, scaling, told):
-    draft = valid_draft("native")
-    draft.config["rope_scaling"] = scaling
-    found = names(inspect(draft, tmp_path).findings)
-    assert ("mathematical_keys_are_known" in found) is told
-
-
-@pytest.mark.parametrize(
     "scaling",
     [
         {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [4, 4, 4, 4]},

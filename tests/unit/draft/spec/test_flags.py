@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.drafts import LAYER, inspect, valid_draft
-from vllm_eagle_ext.draft.flags import FLAGS, read_flag
+from vllm_eagle_ext.draft.draft_config import FLAGS, read_flag
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -29,12 +29,6 @@ def test_every_place_of_a_flag_counts(spec_of, family, block, name, value):
     assert not flag.is_contradictory
 
 
-@pytest.mark.parametrize("name", FLAGS)
-def test_flags_default_to_false(name):
-    assert read_flag({name: None, "eagle_config": None}, name).source == "default"
-    assert not read_flag({}, name)
-
-
 @pytest.mark.parametrize("block", [None, "eagle_config"])
 def test_use_aux_norm_is_fc_norm(spec_of, block):
     draft = valid_draft("post-norm")
@@ -46,26 +40,19 @@ def test_use_aux_norm_is_fc_norm(spec_of, block):
 
 
 @pytest.mark.parametrize(
-    "config",
+    ("config", "name", "flag"),
     [
-        pytest.param({"norm_output": True, "eagle_config": {"norm_output": False}}, id="eagle_config"),
-        pytest.param({"norm_output": True, LAYER: {"norm_output": False}}, id="speculators"),
+        ({"fc_norm": None, "eagle_config": None}, "fc_norm", (False, "default", False)),
+        ({"fc_norm": True, "eagle_config": {"fc_norm": False}}, "fc_norm", (True, "fc_norm", True)),
+        ({"fc_norm": True, LAYER: {"fc_norm": False}}, "fc_norm", (True, "fc_norm", True)),
+        ({"fc_norm": False, "use_aux_norm": True}, "fc_norm", (False, "fc_norm", True)),
+        ({"fc_norm": True, "eagle_config": {"fc_norm": True}}, "fc_norm", (True, "fc_norm", False)),
     ],
-)
-def test_the_first_place_of_a_flag_wins(config):
-    flag = read_flag(config, "norm_output")
-    assert flag.is_contradictory
-    assert (flag.value, flag.source) == (True, "norm_output")
-    assert [value for _, value in flag.stated] == [True, False]
-
-
-def test_an_alias_can_contradict_its_flag():
-    assert read_flag({"fc_norm": False, "use_aux_norm": True}, "fc_norm").is_contradictory
-
-
-def test_the_same_value_twice_is_no_contradiction():
-    config = {"fc_norm": True, "eagle_config": {"fc_norm": True}}
-    assert not read_flag(config, "fc_norm").is_contradictory
+    ids=str,
+)  # fmt: skip
+def test_the_first_place_of_a_flag_wins(config, name, flag):
+    read = read_flag(config, name)
+    assert (read.value, read.source, read.is_contradictory) == flag
 
 
 @pytest.mark.parametrize("option", [True, False])

@@ -12,7 +12,7 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from tests.support.drafts import inspect, valid_draft
-from vllm_eagle_ext.draft.rope_config import Rope, read_rope, rope_problems
+from vllm_eagle_ext.draft.rope_config import Rope, is_readable, read_rope
 
 
 def yarn(key: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize(("config", "rope"), SPELLINGS.values(), ids=SPELLINGS)
 def test_rope_spellings(config, rope):
-    assert rope_problems(config) == []
+    assert is_readable(config)
     assert read_rope(config) == rope
 
 
@@ -102,29 +102,27 @@ def test_rope_is_that_of_transformers(config):
         ({"partial_rotary_factor": 0}, "partial_rotary_factor"),
         (
             {"rope_scaling": yarn("type"), "rope_parameters": {"rope_type": "default"}},
-            "rope_type of rope_scaling and rope_parameters",
+            "rope_type and type of the rope",
         ),
-        ({"rope_scaling": yarn("type") | {"rope_type": "linear"}}, "rope_type and type of rope_scaling"),
+        ({"rope_scaling": yarn("type") | {"rope_type": "linear"}}, "rope_type and type of the rope"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
-        ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor"),
-        (
-            {"rope_parameters": {"rope_type": "llama3", "factor": 2, "low_freq_factor": 1}},
-            "rope_parameters.high_freq_factor",
-        ),
         ({"rope_scaling": yarn("type") | {"beta_fast": "32"}}, "rope_scaling.beta_fast"),
         ({"rope_scaling": yarn("type") | {"mscale": []}}, "rope_scaling.mscale"),
         (
             {"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": ["1"]}},
             "rope_scaling.long_factor",
         ),
-        ({"rope_scaling": {"type": "mrope"}}, "rope_scaling.mrope_section"),
         ({"rope_parameters": {"full_attention": 5}}, "rope_parameters.full_attention"),
     ],
     ids=str,
 )
-def test_rope_problems(config, words):
-    (problem,) = rope_problems(config)
-    assert words in problem.field
+def test_rope_problems(tmp_path, config, words):
+    draft = valid_draft("native")
+    del draft.config["rope_theta"]
+    draft.config |= config
+    (finding,) = inspect(draft, tmp_path).findings
+    assert (finding.rule, is_readable(config)) == ("config_is_well_formed", False)
+    assert words in finding.problem.field
 
 
 @pytest.mark.parametrize(

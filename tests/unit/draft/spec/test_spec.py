@@ -112,7 +112,7 @@ def test_reads_without_vllm_or_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['vllm'] = None\n"
         "from vllm_eagle_ext.draft import *\n"
-        "from vllm_eagle_ext.draft.case import DraftRequest\n"
+        "from vllm_eagle_ext.draft.spec import DraftRequest\n"
         f"target = TargetFacts(num_layers={LAYERS}, hidden_size={HIDDEN}, vocab_size={VOCAB})\n"
         f"print(inspect_draft(read_draft_files({str(folder)!r}), target, DraftRequest()).spec.title)"
     )

@@ -9,9 +9,9 @@ from benchmarks.gpu_shapes import command, dense_pair
 from benchmarks.shapes.dense import LLAMA_8B
 from benchmarks.shapes.hybrid import QWEN_27B
 from vllm_eagle_ext.draft import TargetFacts, inspect_draft
-from vllm_eagle_ext.draft.case import DraftRequest
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.headers import TensorHeader
+from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.draft.tensors import canonical_name
 
 DTYPES = {torch.bfloat16: "BF16", torch.int64: "I64", torch.bool: "BOOL"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.checkpoints import tiny_draft
 from tests.support.engine import TINY
-from vllm_eagle_ext.draft.consequences import ANOTHER_TARGET, CONSEQUENCES
+from vllm_eagle_ext.draft.inspection import ANOTHER_TARGET, CONSEQUENCES
 from vllm_eagle_ext.draft.rules import RULES
 
 

@@ -60,14 +60,15 @@ def test_ranks(check, draft, ranks, code):
         assert found == (None if ranks == "1" else ranks)
 
 
-def test_length_is_a_warning_only_where_it_was_asked_for(check, draft, target):
+def test_length_is_what_the_engine_serves(check, draft, target):
     write_target(target, max_position_embeddings=2048)
-    assert (
-        "note trained_length_covers_the_target: positions in the draft's config" in check(draft).stdout
-    )
-    asked = check(draft, "--max-model-len", "1024").stdout
-    assert "warning trained_length_covers_max_model_len: positions in the draft's config" in asked
-    assert "trained_length" not in check(draft, "--max-model-len", "512").stdout
+    rule = "warning trained_length_covers_max_model_len: positions in the draft's config"
+    for words, warns in (
+        ((), True),
+        (["--max-model-len", "1024"], True),
+        (["--max-model-len", "512"], False),
+    ):
+        assert (rule in check(draft, *words).stdout) is warns
 
 
 def test_the_verdict_names_the_platform_and_what_was_not_looked_at(check, draft):

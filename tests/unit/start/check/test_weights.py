@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.drafts import FAMILIES, valid_draft, write
-from vllm_eagle_ext.draft import read_draft_files, survey
+from vllm_eagle_ext.draft import draft_files, read_draft_files
 
 FC = "fc.weight"
 
@@ -45,47 +45,13 @@ def test_what_is_no_number_is_refused(check, changed, value):
     assert f"error weights_are_finite: values of {FC} are '1 infinite or NaN'" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "rule", "words"),
-    [
-        (FC, torch.zeros_like, "weights_are_not_all_zero", "zero, all of them"),
-        ("norm.weight", torch.zeros_like, "weights_are_not_all_zero", "zero, all of them"),
-        (FC, entry(3e4), "weights_have_a_usual_scale", "up to 3e+04"),
-        (FC, lambda t: t * 1e5, "weights_have_a_usual_scale", "in the root mean square"),
-        # The bytes of a float16 tensor, under the name of bfloat16.
-        (
-            FC,
-            lambda t: (0.02 * torch.randn(t.shape)).half().view(torch.bfloat16),
-            "weights_have_a_usual_scale",
-            "in the root mean square",
-        ),
-    ],
-    ids=["zero", "zero_norm", "one_value", "all", "another_dtype"],
-)
-def test_what_looks_wrong_is_warned_of(check, changed, name, change, rule, words):
-    path = changed(name, change)
-    assert rule not in check(path).stdout
-    result = check(path, "--weights")
-    assert result.exit_code == 0, result.stdout
-    assert f"warning {rule}: values of {name} are" in result.stdout
-    assert words in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("value", "severity", "rule"),
-    [(float("nan"), "error", "weights_are_finite"), (0.0, "warning", "weights_are_not_all_zero")],
-    ids=["nan", "zero"],
-)
-def test_many_tensors_are_one_finding(check, tmp_path, value, severity, rule):
+def test_many_tensors_are_one_finding(check, tmp_path):
     draft = valid_draft("native")
     matrices = {name: tensor for name, tensor in draft.tensors.items() if tensor.ndim == 2}
-    draft.tensors |= {name: torch.full_like(tensor, value) for name, tensor in matrices.items()}
+    draft.tensors |= {name: torch.full_like(matrices[name], float("nan")) for name in matrices}
     shown = check(write(draft, tmp_path / "draft"), "--weights").stdout
-    assert shown.count(f"{severity} {rule}: ") == 1
-    line = next(line for line in shown.splitlines() if rule in line)
-    assert len(matrices) > 5
-    assert f" and {len(matrices) - 5} more are '" in line
-    assert f"; {len(matrices)} tensors)'" in line
+    assert shown.count("error weights_are_finite: ") == 1
+    assert f"{sum(map(torch.numel, matrices.values()))} infinite or NaN" in shown
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -93,30 +59,23 @@ def test_valid_drafts_have_no_finding(check, tmp_path, family):
     found = json.loads(
         check(write(valid_draft(family), tmp_path / "draft"), "--weights", "--json").stdout
     )
-    assert not [finding for finding in found["findings"] if finding["rule"].startswith("weights_are")]
-    assert "weights_have" not in str(found)
+    assert "weights_are_finite" not in str(found)
 
 
 @pytest.mark.parametrize("chunk", [64, 2**20])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-def test_figures_are_torchs(tmp_path, monkeypatch, dtype, chunk):
-    """Whether a tensor comes in one chunk or in many."""
-    monkeypatch.setattr(survey, "_CHUNK", chunk)
+def test_values_are_counted_in_one_chunk_or_in_many(tmp_path, monkeypatch, dtype, chunk):
+    monkeypatch.setattr(draft_files, "_CHUNK", chunk)
     draft = valid_draft("native")
-    generator = torch.Generator().manual_seed(1)
-    drawn = torch.randn(64, 192, generator=generator).to(dtype)
+    drawn = torch.randn(64, 192, generator=torch.Generator().manual_seed(1)).to(dtype)
     drawn[3, 5], drawn[63, 191] = float("nan"), float("inf")
     draft.tensors[FC] = drawn
-    told = []
-    files = read_draft_files(str(write(draft, tmp_path)), on_values=lambda *read: told.append(read))
-    found, kept = files.surveys[FC], drawn[drawn.isfinite()].double()
-    assert files.surveys.keys() == files.tensors.keys()
-    assert (found.non_finite, found.is_zero) == (2, False)
-    assert found.largest == kept.abs().max().item()
-    assert found.rms == pytest.approx(kept.square().mean().sqrt().item(), rel=1e-6)
+    progress = []
+    files = read_draft_files(str(write(draft, tmp_path)), on_values=lambda *read: progress.append(read))
+    assert files.non_finite == dict.fromkeys(files.tensors, 0) | {FC: 2}
     total = sum(header.size for header in files.tensors.values())
-    assert told[-1] == (total, total)
-    assert [read for read, _ in told] == sorted(read for read, _ in told)
+    assert progress[-1] == (total, total)
+    assert [read for read, _ in progress] == sorted(read for read, _ in progress)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
@@ -125,9 +84,7 @@ def test_eight_bits(tmp_path, dtype):
     draft = valid_draft("native")
     path = write(draft, tmp_path)
     save_file({**draft.tensors, "extra": values}, path / "model.safetensors")
-    files = read_draft_files(str(path), on_values=lambda *_: None)
-    assert files.surveys["extra"].non_finite == 1
-    assert not files.surveys["extra"].is_zero
+    assert read_draft_files(str(path), on_values=lambda *_: None).non_finite["extra"] == 1
 
 
 def test_of_a_draft_that_is_passed_through_nothing_is_read(check, changed, monkeypatch):
@@ -135,7 +92,7 @@ def test_of_a_draft_that_is_passed_through_nothing_is_read(check, changed, monke
     draft = changed(FC, entry(0.1))
     config = json.loads((draft / "config.json").read_text()) | {"architectures": ["K3DSparkModel"]}
     (draft / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(survey, "read_exactly", lambda *_: pytest.fail("a value was read"))
+    monkeypatch.setattr(draft_files, "_count_in_all", lambda *_: pytest.fail("a value was read"))
     found = json.loads(check(with_a_terabyte(draft, "extra.weight"), "--weights", "--json").stdout)
     assert (found["left_to_vllm"], found["exit_code"]) == (True, 0)
 
@@ -172,8 +129,8 @@ def test_what_the_family_has_not_is_not_read(check, changed, monkeypatch, name, 
         assert sum(read) < 2**30
         return read_exactly(source, file, start, size)
 
-    read_exactly = survey.read_exactly
-    monkeypatch.setattr(survey, "read_exactly", counting)
+    read_exactly = draft_files.read_exactly
+    monkeypatch.setattr(draft_files, "read_exactly", counting)
     blind = check(draft, "--json", "--eagle-ext", options)
     seen = check(draft, "--json", "--eagle-ext", options, "--weights")
     assert seen.exception is None or isinstance(seen.exception, SystemExit)

@@ -1,7 +1,6 @@
 """The drafts that break each rule."""
 
 from tests.unit.draft.rules.cases import (
-    aux_layers,
     blocks,
     claims,
     config,
@@ -20,7 +19,6 @@ CASES = [
     *config.CASES,
     *tensors.CASES,
     *norms.CASES,
-    *aux_layers.CASES,
     *vocabulary.CASES,
     *target.CASES,
     *quantisation.CASES,

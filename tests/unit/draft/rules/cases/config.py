@@ -23,9 +23,9 @@ CASES = [
             ("block", key("eagle_config", [1]), ("eagle_config", "[1]")),
             ("layer_type", key("layer_types", ["linear"]), ("layer_types.0", "'linear'")),
             ("logit_scale", key("logit_scale", -1.0), ("logit_scale", "-1.0", "greater than 0")),
-            ("theta", key("rope_theta", 0), ("rope_theta", "0", "a positive number")),
+            ("theta", key("rope_theta", 0), ("rope_theta", "0", "greater than 0", "trained with")),
             ("rope_block", key("rope_scaling", "yarn"), ("rope_scaling", "'yarn'", "an object")),
-            ("factor", key("rope_scaling", {"factor": "8"}), ("rope_scaling.factor", "'8'", "positive")),
+            ("factor", key("rope_scaling", {"factor": "8"}), ("rope_scaling.factor", "'8'", "a number")),
             (
                 "two_thetas",
                 key("rope_parameters", {"rope_theta": 5.0}),
@@ -59,6 +59,30 @@ CASES = [
     case(
         "aux_layer_ids_exist", "option_repeats", "native", options={"aux_layers": [2, 2, 5]},
         words=("[2, 2, 5]", "each layer once", "option aux_layers"),
+    ),
+    # Aux layers that are not named, miscounted, or listed out of order.
+    case(
+        "aux_layers_are_stated", "none", "native", no_key(IDS), words=(TOP_IDS, "[2, 4, 5] is taken"),
+    ),
+    case(
+        "aux_layer_ids_may_be_inputs", "the_default", "native", key(IDS, [2, 4, 5]),
+        words=("[2, 4, 5]", "layers [3, 5, 6]", '"input"'),
+    ),
+    case(
+        "aux_order_is_unambiguous", "z_lab", "dflash", key("dflash_config.target_layer_ids", [5, 1, 3]),
+        words=("[5, 1, 3]", "permuted to [2, 4, 6]", "z-lab", '"aux_layers": [2, 4, 6]'),
+    ),
+    case(
+        "aux_order_is_unambiguous", "specforge", "native", key(IDS, [3, 1, 2]),
+        words=("[3, 1, 2]", "follow the layers, [2, 3, 4]", '"aux_layers": [4, 2, 3]'),
+    ),
+    case(
+        "aux_count_is_consistent", "num_aux_hidden_states", "native", key("num_aux_hidden_states", 5),
+        words=("num_aux_hidden_states", "5", "3, the number of aux layers"),
+    ),
+    case(
+        "aux_count_is_consistent", "num_aux_layers", "dflash", key("num_aux_layers", 2),
+        words=("num_aux_layers", "2", "3, the number of aux layers"),
     ),
 ]
 # fmt: on

@@ -73,17 +73,8 @@ CASES = [
         words=("rope_type", "'hope'", "yarn"),
     ),
     case(
-        "logits_keep_their_order", "multiplier", "dflash", key("dflash_config.output_multiplier", 0.5),
-        words=("dflash_config.output_multiplier", "0.5", "not their order"),
-    ),
-    case(
         "mathematical_keys_are_known", "scale", "native", key("eagle_config.feature_scale", 1.5),
         words=("eagle_config.feature_scale", "1.5", "not known"),
-    ),
-    case(
-        "mathematical_keys_are_known", "rope", "native",
-        key("rope_scaling", {"rope_type": "default", "swing": 3}),
-        words=("rope_scaling.swing", "3", "not known"),
     ),
 ]
 # fmt: on

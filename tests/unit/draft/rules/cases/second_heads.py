@@ -85,14 +85,6 @@ CASES = [
         words=("markov_head_type", "'gated'", "vanilla"),
     ),
     case(
-        "markov_candidates_fit", "too_many", "dspark", key("dspark_draft_topk", 129),
-        words=("dspark_draft_topk", "129", "at most 128"),
-    ),
-    case(
-        "confidence_head_is_there", "neither", "dspark", no_tensor("confidence_head.proj.weight"),
-        no_tensor("confidence_head.proj.bias"), words=("confidence_head", "missing", "estimate"),
-    ),
-    case(
         "confidence_head_is_whole", "no_bias", "dspark", no_tensor("confidence_head.proj.bias"),
         words=("without confidence_head.proj.bias",),
     ),

@@ -98,15 +98,11 @@ CASES = [
         words=("num_key_value_heads", "3", "a divisor of num_attention_heads, 2"),
     ),
     case(
-        "layer_types_are_complete", "short", "dflash", key("layer_types", ["full_attention"]),
-        words=("layer_types", "'1 entries'", "2, one per layer"),
-    ),
-    case(
-        "layer_types_are_complete", "no_window", "native", key("layer_types", ["sliding_attention"]),
+        "windows_are_stated", "no_window", "native", key("layer_types", ["sliding_attention"]),
         words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
-        "layer_types_are_complete", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
+        "windows_are_stated", "no_forced_window", "dflash", key("dflash_config.use_swa", True),
         words=("sliding_window", "missing", "a positive integer"),
     ),
     case(
@@ -128,11 +124,6 @@ CASES = [
         ),
     ),
     case(
-        "trained_length_covers_the_target", "short", "native",
-        engine={"max_model_len": None}, target={"max_position_embeddings": 1024},
-        words=("512", "the target's 1024", "--max-model-len"),
-    ),
-    case(
         "k_leaves_room_in_the_context", "none_for_a_prompt", "native",
         engine={"k": 9, "max_model_len": 10}, words=("num_speculative_tokens", "9", "less than 9"),
     ),
@@ -146,8 +137,8 @@ CASES = [
         words=("num_speculative_tokens", "400", "up to 64", "position 64 in 4 %"),
     ),
     case(
-        "k_is_worth_drafting", "beyond", "native", engine={"k": 11},
-        words=("num_speculative_tokens", "11", "up to 10", "8.6 % of the steps"),
+        "k_is_within_the_trained_unroll", "not_stated", "native", engine={"k": 11},
+        words=("num_speculative_tokens", "11", "up to 10", "does not say"),
     ),
     case(
         "gate_layout_has_a_gate", "none", "native", options={"gate_layout": "concat"},
@@ -179,7 +170,7 @@ CASES = [
     ),
     case(
         "draft_window_is_used", "longer_than_texts", "native", options={"draft_window": "auto"},
-        words=("draft_window", "auto", "512 positions in its config"),
+        words=("draft_window", "auto", "512 positions, and no text"),
     ),
     case(
         "draft_window_is_used", "not_stated", "native", no_key("max_position_embeddings"),

@@ -234,11 +234,11 @@ CASES = [
         words=("d2t", "'F32'", "I64"), others=("d2t_is_a_map",),
     ),
     case(
-        "small_tensors_are_finite", "nan", "native", entry("norm.weight", 3, float("nan")),
+        "weights_are_finite", "nan", "native", entry("norm.weight", 3, float("nan")),
         words=("values of norm.weight", "1 infinite or NaN"),
     ),
     case(
-        "small_tensors_are_finite", "infinite", "post-norm", entry("fc_norm.1.weight", 0, float("-inf")),
+        "weights_are_finite", "infinite", "post-norm", entry("fc_norm.1.weight", 0, float("-inf")),
         words=("values of fc_norm.1.weight", "finite numbers"),
     ),
     case(
