@@ -17,9 +17,8 @@ from typing import Any
 from benchmarks.step_model import GPUS, Modelled, pair_of
 from tests.support.published import Published, materialise, published
 from tests.support.virtual_clock import Load
-from tests.unit.memory.configs import config
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import Plan, run_plans
+from tests.unit.memory.configs import GIB_27B, config
+from vllm_eagle_ext.plan.run import Plan, PlanRequest, run_plans
 
 RESULT = Path(__file__).parent / "results" / "break_even.json"
 CONTEXT = 1024  # tokens of each request
@@ -34,7 +33,7 @@ class Row:
     draft: str  # fixture
     target: str | None = None  # fixture of a hybrid target
     missing: dict[str, Any] | None = None
-    weights_gib: float | None = None  # of experts that `plan` does not count
+    weights_gib: float  # of the target, without images and norms
     published: dict[str, str]  # acceptance length and K -> source and texts
 
 
@@ -51,20 +50,23 @@ def gpt_oss(*, experts: int, layers: int) -> dict[str, Any]:
 
 CI = "vLLM's test_acceptance_length.py, MT-Bench"
 ROWS = (
-    Row(title="Llama-3.1-8B,EAGLE-3", draft="yuhuili_llama31_8b", missing=LLAMA_8B,
+    Row(title="Llama-3.1-8B,EAGLE-3", draft="yuhuili_llama31_8b", weights_gib=14.95703125,
+        missing=LLAMA_8B,
         published={"2.79(K=3)": "vllm#20780, MT-Bench", "3.54(K=7)": "vllm#20780, MT-Bench"}),
-    Row(title="Qwen3-8B,EAGLE-3", draft="redhat_qwen3_8b", missing=QWEN_8B, published={"2.26(K=3)": CI}),
-    Row(title="Qwen3-8B,DFlash", draft="zlab_qwen3_8b", missing=QWEN_8B,
+    Row(title="Qwen3-8B,EAGLE-3", draft="redhat_qwen3_8b", weights_gib=15.255859375, missing=QWEN_8B,
+        published={"2.26(K=3)": CI}),
+    Row(title="Qwen3-8B,DFlash", draft="zlab_qwen3_8b", weights_gib=15.255859375, missing=QWEN_8B,
         published={"4.24(K=15)": "arXiv 2602.06036, MT-Bench"}),
     Row(title="gpt-oss-20b,EAGLE-3", draft="redhat_gpt_oss_20b", weights_gib=12.8,
         missing=gpt_oss(experts=32, layers=24), published={"2.56(K=3)": CI}),
     Row(title="gpt-oss-120b,post-norm", draft="specdrift_gpt_oss_120b", weights_gib=60.8,
         missing=gpt_oss(experts=128, layers=36), published={"2.41(K=3)": "model card, MT-Bench"}),
     Row(title="Qwen3.5-4B,DFlash", draft="zlab_qwen3_5_4b", target="qwen3_5_4b",
-        published={"5.60(K=15)": "vllm#49730, GSM8K"}),
-    Row(title="Qwen3.6-27B,DFlash", draft="zlab_qwen3_6_27b", target="qwen3_6_27b", published={}),
+        weights_gib=7.83349609375, published={"5.60(K=15)": "vllm#49730, GSM8K"}),
+    Row(title="Qwen3.6-27B,DFlash", draft="zlab_qwen3_6_27b", target="qwen3_6_27b",
+        weights_gib=GIB_27B, published={}),
     Row(title="Qwen3.6-27B,EAGLE-3", draft="ex0bit_qwen3_6_27b", target="qwen3_6_27b",
-        published={"2.2-2.4": "model card"}),
+        weights_gib=GIB_27B, published={"2.2-2.4": "model card"}),
 )  # fmt: skip
 
 

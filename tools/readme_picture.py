@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.unit.memory.configs import GIB_27B
 from vllm_eagle_ext.cli.plan_output import to_json
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import run_plans
+from vllm_eagle_ext.plan.run import PlanRequest, run_plans
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"
@@ -41,7 +41,9 @@ def figures() -> dict[str, dict[str, list[float]]]:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "config.json")
         config.write_text(json.dumps(json.loads(CONFIG.read_text())["config"]))
-        request = PlanRequest(target=str(config), gpu_mem=GPU_GIB, max_model_len=LENGTH, vllm=RELEASE)
+        request = PlanRequest(
+            target=str(config), gpu_mem=GPU_GIB, max_model_len=LENGTH, vllm=RELEASE, weights_gib=GIB_27B
+        )
         plans = json.loads(to_json(run_plans(request, KS)))["plans"]
     return {
         scheme: {

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.memory.footprint import (
+    GIB,
     MIB,
     Footprint,
     beyond_graphs,
@@ -22,9 +23,7 @@ from vllm_eagle_ext.memory.footprint import (
     savings_line,
 )
 from vllm_eagle_ext.memory.state_blocks import counted
-from vllm_eagle_ext.memory.state_scheme import LEAST_K
-from vllm_eagle_ext.plan.request import GIB, PlanRequest
-from vllm_eagle_ext.plan.run import Plan
+from vllm_eagle_ext.plan.run import Plan, PlanRequest
 
 
 def print_plans(plans: Sequence[Plan], console: Console) -> None:
@@ -62,15 +61,8 @@ def _premises(plan: Plan) -> Iterator[str]:
     yield f"weights  {plan.weights.size / GIB:.1f} GiB, {plan.weights.origin}"
     if draft:
         layers = sum(layer.layers for layer in draft.layers)
-        window = ""
-        if request.draft_window is not None and draft.window is None:
-            window = "; attends as it was published"
-        elif request.draft_window is not None:
-            kept = "; keeps all, in the group of the target's layers"
-            kept = kept if draft.keeps_all else ", which it keeps"
-            window = f"; attends to the last {draft.window} tokens{kept}"
         noun = "layer" if layers == 1 else "layers"
-        yield f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}{window}"
+        yield f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}"
         if draft.head_read:
             yield f"         its head reads {draft.head_read}"
     # What is left for the cache, on which device.
@@ -300,21 +292,15 @@ def _about_fit(plan: Plan) -> Iterator[str]:
 
 
 def _about_schemes(plan: Plan) -> Iterator[str]:
-    # Which of the two fits, and what K has to do with it.
+    # Which of the two fits.
     budget, setting = plan.budget, plan.setting
     replay, per_token = plan.replay.fit(budget), plan.per_token.fit(budget)
     if replay and not per_token and plan.auto == "replay":
         yield "With one state block per draft token vLLM would not start here; with replay it does."
     elif replay and not per_token:
         yield "With replay a request would fit."
-    if setting.k < LEAST_K and plan.auto == "per_token":
-        yield (
-            f"K = {setting.k} is small: replay saves memory, but time only from K >= {LEAST_K}; "
-            "below, its commit costs about what it saves. The option hybrid_state: replay takes it all "
-            "the same."
-        )
     # What a load of other requests would see.
-    if setting.prefix_caching and not plan.crashes:
+    if setting.prefix_caching:
         yield (
             f"{counted(plan.taken.state_blocks)} are a worst case: what prefix caching adds is held "
             "only while a text crosses the end of a block."
@@ -334,20 +320,7 @@ def _about_schemes(plan: Plan) -> Iterator[str]:
 
 
 def _about_prefix_caching(plan: Plan) -> Iterator[str]:
-    if not plan.setting.prefix_caching:
-        return
-    size, tokens = plan.request.mamba_block_size, plan.taken.tokens
-    if size is not None and size != tokens:
-        yield (
-            f"vLLM keeps a recurrent state at the end of each attention block, here of {tokens} tokens, "
-            f"and overwrites --mamba-block-size {size}; a larger --block-size keeps fewer states."
-        )
-    if plan.crashes:
-        yield (
-            "With prefix caching vLLM would not start here: on a CPU its V1 runner cannot keep the "
-            "recurrent states of drafts with it: use --no-prefix-caching."
-        )
-    elif plan.budget:
+    if plan.setting.prefix_caching and plan.budget:
         without = plan.footprint(plan.auto, prefix_caching=False)
         fit, now = without.fit(plan.budget), plan.taken.fit(plan.budget)
         if fit >= _WORTH_IT * now and fit:

@@ -22,7 +22,7 @@ from math import lcm
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
 from vllm_eagle_ext.memory.state_blocks import Scheme, counted, state_blocks
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 # Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
 GPU_BLOCK, CPU_BLOCK = 16, 128

@@ -15,8 +15,7 @@ from tests.support.layouts import in_hub_cache
 PROGRAM = """
 import json, sys
 from vllm_eagle_ext.measure.verify.request import plain_arguments, read_verify_request
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import run_plans
+from vllm_eagle_ext.plan.run import PlanRequest, run_plans
 
 draft, revision = sys.argv[1:]
 given = dict.fromkeys(
@@ -25,7 +24,8 @@ given = dict.fromkeys(
 ) | {"draft": draft, "target": "owner/draft", "target_revision": revision or None, "quick": True,
      "engine": {}, "eagle_ext": {}, "concurrency": 1}
 request = read_verify_request(given)
-named = {"target": "owner/draft", "target_revision": revision or None, "gpu_mem": 80}
+named = {"target": "owner/draft", "target_revision": revision or None, "gpu_mem": 80,
+         "weights_gib": 1}
 (plan,) = run_plans(PlanRequest(**named), [3])
 print(json.dumps([len(request.prompts.ids), plain_arguments(request)["revision"], plan.setting.k]))
 """

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.memory.configs import config
-from tests.unit.plan.inputs import write_config
+from tests.unit.memory.configs import GIB_27B, config
+from tests.unit.plan.inputs import GIB, write_config, write_shard
 from vllm_eagle_ext.cli import app
 
 DENSE = Path(__file__).parents[2] / "fixtures" / "dense"
@@ -20,13 +20,17 @@ KEYS = {
 
 @pytest.fixture
 def target(tmp_path):
-    return write_config(tmp_path / "target", config("qwen3_6_27b"))
+    folder = write_config(tmp_path / "target", config("qwen3_6_27b"))
+    write_shard(folder / "model.safetensors", {"weights": int(GIB_27B * GIB)})
+    return folder
 
 
 @pytest.fixture
 def dense(tmp_path):
     found = json.loads((DENSE / "baichuan_m3_235b.json").read_text(encoding="utf-8"))
-    return write_config(tmp_path / "dense", found["config"])
+    folder = write_config(tmp_path / "dense", found["config"])
+    write_shard(folder / "model.safetensors", {"weights": 470_186_442_752})
+    return folder
 
 
 @pytest.fixture
