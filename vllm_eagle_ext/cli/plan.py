@@ -125,7 +125,8 @@ def plan(
 ) -> None:
     """Show the GPU memory that drafting needs, and what fits.
 
-    For a hybrid target it compares a recurrent state per draft token with replay. It loads no model.
+    It compares a recurrent state per draft token with replay, and loads no model. A target without
+    recurrent states needs --by-vllm.
 
     Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
     target or the draft cannot be read.

@@ -26,7 +26,6 @@ from vllm_eagle_ext.memory.footprint import (
 from vllm_eagle_ext.memory.geometry import (
     Attention,
     Target,
-    is_hybrid,
     read_target,
     rope_table_bytes,
     served_dtype,
@@ -83,7 +82,6 @@ class Plan:
 
     request: PlanRequest
     target: Target
-    architecture: str  # of the target
     memory: Memory
     device: Device
     release_from: str
@@ -93,13 +91,9 @@ class Plan:
     tables: int  # bytes of sines and cosines on each rank
     budget: int  # bytes of one rank's KV cache
     setting: CacheSetting
-    footprints: Mapping[Scheme | None, Footprint]  # by scheme; None: of a target without recurrent state
-    auto: Scheme | None  # what `hybrid_state: auto` takes
+    footprints: Mapping[Scheme, Footprint]
+    auto: Scheme  # what `hybrid_state: auto` takes
     why: str
-
-    @property
-    def is_hybrid(self) -> bool:
-        return self.auto is not None
 
     @property
     def taken(self) -> Footprint:
@@ -119,8 +113,8 @@ class Plan:
 
     @property
     def prefill(self) -> str | None:
-        """Name the kernels of gated delta nets; None: there are none, or a CPU's."""
-        return self.device.prefill if self.is_hybrid and not self.device.on_cpu else None
+        """Name the kernels of gated delta nets; None: a CPU's."""
+        return None if self.device.on_cpu else self.device.prefill
 
     @property
     def graphs(self) -> FullGraphs | None:
@@ -129,14 +123,14 @@ class Plan:
             return None
         return default_graphs(
             k=self.setting.k, max_num_seqs=self.request.max_num_seqs, fit=self.taken.fit(self.budget),
-            capability=self.device.capability, architecture=self.architecture,
+            capability=self.device.capability,
         )  # fmt: skip
 
     @property
     def exit_code(self) -> int:
         return 0 if self.taken.fit(self.budget) else 1
 
-    def footprint(self, scheme: Scheme | None, **changes: Any) -> Footprint:
+    def footprint(self, scheme: Scheme, **changes: Any) -> Footprint:
         """Return the footprint of a scheme with another setting."""
         return footprint(self.target, scheme, replace(self.setting, **changes), self.draft_layers)
 
@@ -153,23 +147,23 @@ class Plan:
 
 
 def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
-    """Plan the target once for each K.
+    """Plan a hybrid target once for each K.
 
     Raises:
-        EagleExtError: target, draft or options cannot be read.
+        EagleExtError: target, draft or options cannot be read, or the target keeps no recurrent states.
     """
     request, model = _open_target(request)
     config = model.config
-    # Settle prefix caching as a start would, then read the sizes.
-    hybrid, architecture = is_hybrid(config), published_architecture(config)
-    caches = _prefix_caching(request, architecture) if hybrid else request.prefix_caching
-    request = replace(request, prefix_caching=caches)
+    # Read the sizes, and settle prefix caching as a start would.
     target = read_target(
         config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_dtype], fp32_state=request.cpu
     )
+    architecture = published_architecture(config)
+    caches = _prefix_caching(request, architecture)
+    request = replace(request, prefix_caching=caches)
     length = request.max_model_len or target.max_position_embeddings
     weights = read_weights(model, request.weights_gib)
-    element_bytes = target.attention[0].element_bytes
+    element_bytes = target.attention.element_bytes
     draft = None
     if request.draft is not None:
         draft = read_draft(
@@ -189,7 +183,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     budget = max(0, int(total - loaded - tables - request.reserve_gib * GIB))
     device, release_from, device_from = _settle_device(request, config, memory)
     alignment = device.attention_alignment(
-        target.attention[0].head_dim, element_bytes=element_bytes,
+        target.attention.head_dim, element_bytes=element_bytes,
         non_causal_draft=bool(draft and draft.non_causal),
     )  # fmt: skip
     # One plan for each K.
@@ -197,17 +191,15 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     for k in ks:
         setting = CacheSetting(
             k=k, max_model_len=length, prefix_caching=caches is not False, cpu=request.cpu,
-            attention_alignment=alignment, prefill_exports=hybrid and device.prefill_exports,
+            attention_alignment=alignment, prefill_exports=device.prefill_exports,
         )  # fmt: skip
-        auto, why = None, ""
-        if hybrid:
-            auto, why = _auto(architecture, served_dtype(config), device, setting)
-        schemes: Sequence[Scheme | None] = ("per_token", "replay") if hybrid else (None,)
+        auto, why = _auto(architecture, served_dtype(config), device, setting)
+        schemes: Sequence[Scheme] = ("per_token", "replay")
         layers = draft.layers if draft else ()
         plans.append(Plan(
-            request=request, target=target, architecture=architecture, memory=memory, device=device,
-            release_from=release_from, device_from=device_from, weights=weights, draft=draft,
-            tables=tables, budget=budget, setting=setting, auto=auto, why=why,
+            request=request, target=target, memory=memory, device=device, release_from=release_from,
+            device_from=device_from, weights=weights, draft=draft, tables=tables, budget=budget,
+            setting=setting, auto=auto, why=why,
             footprints={each: footprint(target, each, setting, layers) for each in schemes},
         ))  # fmt: skip
     return plans

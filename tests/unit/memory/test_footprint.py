@@ -100,7 +100,7 @@ GEOMETRIES = st.builds(
             layers=3 * layers, key_heads=heads, value_heads=heads * repeat, key_dim=dims[0],
             value_dim=dims[1], conv_width=width, model_bytes=2, state_bytes=state,
         ),
-        attention=(Attention(layers=layers, kv_heads=attention[0], head_dim=attention[1]),),
+        attention=Attention(layers=layers, kv_heads=attention[0], head_dim=attention[1]),
         max_position_embeddings=None,
     ),
     st.integers(1, 32), st.integers(1, 4), st.tuples(SIZES, SIZES), st.integers(2, 5),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,10 +9,9 @@ from tests.unit.memory.configs import GIB_27B, config
 from tests.unit.plan.inputs import GIB, write_config, write_shard
 from vllm_eagle_ext.cli import app
 
-DENSE = Path(__file__).parents[2] / "fixtures" / "dense"
 KEYS = {
     "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
-    "replay", "line", "advice", "exit_code", "hybrid_state", "kv", "assumptions", "cuda_graphs",
+    "replay", "line", "advice", "exit_code", "hybrid_state", "assumptions", "cuda_graphs",
     "draft_head_bytes", "draft_head_share_of_step", "rope_table_bytes",
 }  # fmt: skip
 
@@ -22,14 +20,6 @@ KEYS = {
 def target(tmp_path):
     folder = write_config(tmp_path / "target", config("qwen3_6_27b"))
     write_shard(folder / "model.safetensors", {"weights": int(GIB_27B * GIB)})
-    return folder
-
-
-@pytest.fixture
-def dense(tmp_path):
-    found = json.loads((DENSE / "baichuan_m3_235b.json").read_text(encoding="utf-8"))
-    folder = write_config(tmp_path / "dense", found["config"])
-    write_shard(folder / "model.safetensors", {"weights": 470_186_442_752})
     return folder
 
 

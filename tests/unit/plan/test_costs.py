@@ -1,5 +1,4 @@
-"""`vllm-eagle plan`: its tables and its JSON, for one K and several, hybrid and dense targets, and where
-the size of the weights is from."""
+"""`vllm-eagle plan`: its tables and its JSON for one K and several, and the size of the weights."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ import pytest
 
 from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
-from tests.unit.plan.inputs import GIB, H200, write_config, write_shard
+from tests.unit.plan.inputs import GIB, H200, write_shard
 from vllm_eagle_ext.draft import headers
 from vllm_eagle_ext.plan.run import read_memory
 
-REST, H100S = H200[2:], ("-k", "5", "--gpu-mem", "80", "--tp", "8")
+REST = H200[2:]
 
 
 def test_one_k(plan, target):
@@ -108,40 +107,6 @@ def test_advice_that_is_the_same_for_all_is_given_once(plan):
 
 def test_a_k_that_is_named_twice_is_planned_once(said, plan):
     assert json.loads(plan("-k", "3,3", *REST, "--json").stdout)["plans"] == [said("-k", "3", *REST)]
-
-
-def test_a_dense_target(plan, dense):
-    result = plan(*H100S, of=dense, columns=80)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert plan("-k", "3,5", *H100S[2:], of=dense).stdout == plan(*H100S, of=dense).stdout
-    assert "linear_num_key_heads" not in result.stdout
-    lines = result.stdout.splitlines()
-    assert lines[0] == f"{dense}: 94 layers of full attention"
-    assert lines[1] == "weights  437.9 GiB, by its files"
-    rows = {line[:40].strip(): line[40:].strip() for line in lines[6:11]}
-    assert rows["keys and values of one token, KiB"] == "47"
-    assert rows["keys and values of 40960 tokens, MiB"] == "1880"
-    assert rows["requests of 40960 tokens that fit"] == "9"
-    assert lines[11] == (
-        "Not a hybrid target: no recurrent state to plan. Keys and values: 1880 MiB per request; "
-        "9 requests of 40960 tokens fit."
-    )
-
-
-def test_json_of_a_dense_target(said, dense):
-    found = said(*H100S, of=dense)
-    assert (found["per_token"], found["replay"], found["hybrid_state"]) == (None, None, None)
-
-
-def test_heads_are_the_query_s_where_none_are_stated(said, tmp_path):
-    llama = {
-        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512,
-        "intermediate_size": 256, "hidden_act": "silu", "max_position_embeddings": 2048,
-    }  # fmt: skip
-    options = ("-k", "3", "--gpu-mem", "8", "--weights-gib", "1")
-    found = said(*options, of=write_config(tmp_path / "llama", llama))
-    assert found["kv"]["attention_bytes"] == 2 * 2048 * 2 * 64 * 2
-    assert found["kv_budget_bytes"] == int(8 * 0.92 * GIB - 2048 * 16 * 2 - 3 * GIB)
 
 
 def test_weights_as_given(said):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
 from tests.support.checkpoints import tiny_draft
+from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import H200, eagle3
 
 WINDOW = 2048
@@ -24,20 +24,17 @@ def windowed(folder):
     return eagle3(folder, layer_types=["sliding_attention"], sliding_window=WINDOW)
 
 
-def test_a_draft_with_a_window_keeps_less(said, dense, target, tmp_path):
-    for of, part in ((dense, "kv"), (target, "replay")):
-        drafts = [make(tmp_path / make.__name__) for make in (eagle3, windowed)]
-        full, slides = (said(draft, *H200, "--gpu-mem", "1000", of=of)[part] for draft in drafts)
-        assert slides["attention_bytes"] < full["attention_bytes"]
+def test_a_draft_with_a_window_keeps_less(said, tmp_path):
+    drafts = [make(tmp_path / make.__name__) for make in (eagle3, windowed)]
+    full, slides = (said(draft, *H200)["replay"] for draft in drafts)
+    assert slides["attention_bytes"] < full["attention_bytes"]
 
 
-def test_the_targets_depth_is_no_depth_of_a_draft(said, dense, tmp_path):
+def test_the_targets_depth_is_no_depth_of_a_draft(said, tmp_path):
     """NeMo AutoModel writes the target's config next to a draft of one layer."""
-    options, of = (*H200, "--gpu-mem", "1000"), {"of": dense}
-    depth = json.loads((dense / "config.json").read_text())["num_hidden_layers"]
+    depth = config("qwen3_6_27b")["text_config"]["num_hidden_layers"]
     drafts = [eagle3(tmp_path / "one"), eagle3(tmp_path / "deep", num_hidden_layers=depth)]
     for draft in drafts:
-        one = {"layers.0.hidden_norm.weight": torch.ones(4)}
-        save_file(one, Path(draft) / "model.safetensors")
-    plain, deep = (said(draft, *options, **of)["kv"] for draft in drafts)
+        save_file({"layers.0.hidden_norm.weight": torch.ones(4)}, Path(draft) / "model.safetensors")
+    plain, deep = (said(draft, *H200)["replay"] for draft in drafts)
     assert plain == deep
