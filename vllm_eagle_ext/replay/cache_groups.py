@@ -25,9 +25,9 @@ from vllm_eagle_ext.replay.ops.types import (
     HostTables,
     Layer,
     ReplayKernels,
+    ReplayOps,
     Step,
 )
-from vllm_eagle_ext.replay.platform_ops import ReplayOps
 
 ALIGNED = 16  # int32s; Triton asks for 16 bytes
 

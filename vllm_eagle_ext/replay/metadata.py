@@ -25,8 +25,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.built_caches import log_start_line
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
-from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
-from vllm_eagle_ext.replay.platform_ops import replay_ops
+from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step, replay_ops
 
 
 @dataclass

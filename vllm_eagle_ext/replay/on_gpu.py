@@ -30,13 +30,14 @@ from vllm_eagle_ext.replay.ops.types import (
     Layer,
     PaddingBatch,
     ReplayKernels,
+    ReplayOps,
     Rows,
     StateCache,
     Step,
 )
 
 
-class GpuOps:
+class GpuOps(ReplayOps):
     candidates = (
         Implementation(
             "chunked", triton_chunked, exact=False, unsupported_reason=triton_chunked.unsupported_reason
@@ -44,15 +45,10 @@ class GpuOps:
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0
-    steps_plain_decodes = True
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         triton_plan.gather_blocks(tables, places, out)
-
-    def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
-        del rows_per_request
-        return batch
 
     def warm_up(
         self,
@@ -106,15 +102,8 @@ class GpuOps:
             validate_data=False,
         )
 
-    def forward_committed(
-        self,
-        layer: QwenGatedDeltaNetAttention,
-        mixed_qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        core_attn_out: torch.Tensor,
-    ) -> None:
-        QwenGatedDeltaNetAttention._forward_core(layer, mixed_qkv, b, a, core_attn_out)
+    def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
+        QwenGatedDeltaNetAttention._forward_core(layer, *tensors)
 
 
 class _Answer(RecoverSSMMetadata):

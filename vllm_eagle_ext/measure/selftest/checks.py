@@ -17,11 +17,11 @@ import torch
 from vllm.config import VllmConfig
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, Step
-from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.self_check.compared import STEP_REQUESTS, Kernels
-from vllm_eagle_ext.replay.self_check.results import (
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, Step, replay_ops
+from vllm_eagle_ext.replay.self_check.compared import (
+    STEP_REQUESTS,
     KernelCheck,
+    Kernels,
     Part,
     compare_bits,
     error_line,
