@@ -211,7 +211,6 @@ def _scheme_json(plan: Plan, cost: Footprint) -> dict[str, Any]:
 
 
 _SHORT = 8192  # tokens; requests are rarely as long as a model's whole context
-_WORTH_IT = 1.25  # times as many requests, for an advice that costs something
 
 
 def line(plan: Plan) -> str:
@@ -231,8 +230,7 @@ def line(plan: Plan) -> str:
 
 
 def advise(plan: Plan) -> list[str]:
-    abouts = (_about_fit, _about_schemes, _about_prefix_caching)
-    return [text for about in abouts for text in about(plan)]
+    return [*_about_fit(plan), *_about_schemes(plan)]
 
 
 def _about_fit(plan: Plan) -> Iterator[str]:
@@ -279,14 +277,3 @@ def _about_schemes(plan: Plan) -> Iterator[str]:
             )
     if plan.graphs is not None and not plan.graphs.enough:
         yield beyond_graphs(plan.graphs)
-
-
-def _about_prefix_caching(plan: Plan) -> Iterator[str]:
-    if plan.setting.prefix_caching and plan.budget:
-        without = plan.footprint(plan.auto, prefix_caching=False)
-        fit, now = without.fit(plan.budget), plan.taken.fit(plan.budget)
-        if fit >= _WORTH_IT * now and fit:
-            yield (
-                f"Without prefix caching a request takes {counted(without.state_blocks)} "
-                f"instead of {plan.taken.state_blocks}: {fit} requests would fit instead of {now}."
-            )

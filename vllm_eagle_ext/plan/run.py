@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import published_architecture
@@ -36,7 +34,6 @@ from vllm_eagle_ext.plan.model_files import Draft, Model, Weights, open_model, r
 from vllm_eagle_ext.start.platforms import read_release
 from vllm_eagle_ext.version import installed_vllm
 
-_NODES, _LIMIT = "/sys/devices/system/node", "/sys/fs/cgroup/memory.max"
 _CAPABILITY = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
 # Bytes of a key's or value's element; None: as the model's dtype.
 KV_DTYPES: dict[str, int | None] = {
@@ -254,41 +251,30 @@ def read_memory(*, cpu: bool) -> Memory:
     """Read the memory of the smallest device, as vLLM takes the same share of each.
 
     Raises:
-        OptionsError: there is no GPU here.
+        OptionsError: there is no GPU here, or no vLLM to ask about a CPU's node.
     """
-    return _node_memory() if cpu else _gpu_memory()
+    if find_spec("vllm" if cpu else "torch") is None:
+        raise _unknown_memory(f"{'vLLM' if cpu else 'torch'}, which would tell it, is not installed")
+    if cpu:
+        from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
 
-
-def _gpu_memory() -> Memory:
-    if find_spec("torch") is None:
-        raise _no_gpu("torch, which would tell it, is not installed")
+        nodes = [get_memory_node_info(node).total_memory for node in get_visible_memory_node()]
+        return Memory(min(nodes) / GIB, "a NUMA node of this machine")
     import torch
 
     if not torch.cuda.is_available():
-        raise _no_gpu("no GPU is seen on this machine")
+        raise _unknown_memory("no GPU is seen on this machine")
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     least = min(devices, key=lambda device: device.total_memory)
     cuda = int((torch.version.cuda or "0").partition(".")[0])
     return Memory(least.total_memory / GIB, least.name, (least.major, least.minor), cuda)
 
 
-def _no_gpu(why: str) -> OptionsError:
+def _unknown_memory(why: str) -> OptionsError:
     return OptionsError(
         field="--gpu-mem", value=None, allowed=f"GiB of one GPU; {why}",
         remedy="state it, such as --gpu-mem 80; --cpu plans for vLLM's CPU backend on this machine",
     )  # fmt: skip
-
-
-def _node_memory() -> Memory:
-    """Count as vLLM's CPU backend does: one NUMA node, or less where a container is limited."""
-    files = Path(_NODES).glob("node*/meminfo")
-    totals = [re.search(r"MemTotal:\s+(\d+) kB", path.read_text()) for path in files]
-    nodes = [int(total[1]) * 1024 for total in totals if total and int(total[1])]
-    size = min(nodes, default=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    limit = Path(_LIMIT)
-    if limit.exists() and (text := limit.read_text().strip()).isdigit():
-        size = min(size, int(text))
-    return Memory(size / GIB, "a NUMA node of this machine" if nodes else "this machine")
 
 
 def _settle_device(

@@ -65,13 +65,6 @@ def test_the_length_that_is_advised_fits(plan):
     assert plan(*options, "--max-model-len", str(length + 1)).exit_code == 1
 
 
-def test_prefix_caching_costs_a_state_block(said):
-    short = ("-k", "15", "--gpu-mem", "140", *SHORT)
-    advice = said(*short)["advice"]
-    fit = said(*short, "--no-prefix-caching")["replay"]["requests_that_fit"]
-    assert any(f"1 state block instead of 2: {fit} requests would fit" in text for text in advice)
-
-
 def test_a_cpu(said, plan):
     """Without prefix caching, with which vLLM would not start."""
     cpu = ("-k", "7", "--gpu-mem", "140", "--cpu", *SHORT)

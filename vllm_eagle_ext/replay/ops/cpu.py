@@ -156,16 +156,14 @@ class Commit:
     """Writes what a plan says, layer by layer."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on."""
+        """Keep the layers, as `types.CommitKernel` does."""
         self._groups: dict[int, list[tuple[StateCache, Gating]]] = {}
         for cache, gating, group in layers:
             self._groups.setdefault(group, []).append((cache, gating))
         self._history = history
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
+        """Write, as `types.CommitKernel` does."""
         for group, layers in self._groups.items():
             self._apply(layers, batch.tables[group], plan.of_group(group))
 

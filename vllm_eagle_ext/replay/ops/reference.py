@@ -136,13 +136,11 @@ class Commit:
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on."""
+        """Keep the layers, as `types.CommitKernel` does."""
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
+        """Write, as `types.CommitKernel` does."""
         for cache, gating, group in self._layers:
             self._apply(cache, gating, batch.of_group(group), plan.of_group(group))
 

@@ -359,8 +359,7 @@ class Commit(sequential.Commit):
     """Writes what a plan says, in all layers at once: one launch for states, one for conv states."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on.
+        """Keep the layers, as `types.CommitKernel` does.
 
         Raises:
             ValueError: the layers differ, or have shapes or dtypes that these kernels cannot run.

@@ -151,12 +151,7 @@ def plan(
     align: Align | None,
     out: CommitPlan,
 ) -> None:
-    """Turn the sampled counts into what `Commit` writes.
-
-    num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
-    None if in the same place. At least the first row is committed: a prompt's last token that ran as a
-    verify row samples nothing. A step passes one block boundary at most: block_size >= T.
-    """
+    """Turn the sampled counts into what `Commit` writes, as `types.ReplayKernels.plan` does."""
     requests = batch.state_blocks.shape[-1]
     if not requests:
         return
@@ -164,12 +159,10 @@ def plan(
         raise ValueError(f"{len(align.tables.tensors)} block tables for {batch.groups} cache groups")
     table = align.tables.tensors[0] if align else batch.state_blocks
     _plan[(triton.cdiv(requests, PLAN_BLOCK), batch.groups)](
-        *(
-            batch.state_blocks,
-            batch.starts,
-            num_sampled,
-            batch.state_blocks if rows_of is None else rows_of,
-        ),
+        batch.state_blocks,
+        batch.starts,
+        num_sampled,
+        batch.state_blocks if rows_of is None else rows_of,
         *(align.tables.addresses, align.num_computed)
         if align
         else (batch.state_blocks, batch.state_blocks),

@@ -177,10 +177,8 @@ class Step(NamedTuple):
     built: dict[int, Batch]  # of all groups that take part, by number; the groups share it
 
 
-class PaddingBatch(Protocol):
-    """Makes a batch of requests that are padding, gathered as a step's own."""
-
-    def __call__(self, rows_of: torch.Tensor | None, requests: int = 1) -> Batch: ...
+# Makes a batch of requests that are padding: `CacheGroups.padding_batch`, but for its step.
+PaddingBatch = Callable[..., Batch]
 
 
 class CommitKernel(Protocol):

@@ -18,7 +18,6 @@ from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKern
 from vllm_eagle_ext.replay.self_check.step import (
     MadeStep,
     PerToken,
-    PerTokenKernel,
     Shapes,
     copy_of,
     empty_plan,
@@ -132,7 +131,7 @@ class Kernels(NamedTuple):
     replay: ReplayKernels
     exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
-    per_token: PerTokenKernel  # vLLM's own on the same device
+    per_token: Callable[..., torch.Tensor]  # vLLM's own on the same device, as `run_per_token` takes it
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
         """Say how many requests the steps have that show all there is."""
