@@ -173,7 +173,7 @@ def read_draft(
 def _read_config(
     model: Model, target: Mapping[str, Any], download_dir: str | None
 ) -> tuple[Mapping[str, Any], Drafter, DraftConfig]:
-    """Return the config as it is stated, with the draft's own depth; the drafter; and it as it is read.
+    """Return the published config with the draft's own depth, the drafter, and the config as it is read.
 
     Raises:
         UnsupportedDraftError: it is malformed, or of a draft that is not planned for.

@@ -12,7 +12,14 @@ from typing import Any
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.target_facts import read_named_target, refuse_a_draft, text_config
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.memory.device import ASSUMED_GPU, NEWEST_RELEASE, PREFILLS, Device, key_dim
+from vllm_eagle_ext.memory.device import (
+    ASSUMED_GPU,
+    NEWEST_RELEASE,
+    PREFILLS,
+    Device,
+    key_dim,
+    node_bytes,
+)
 from vllm_eagle_ext.memory.footprint import (
     GIB,
     CacheSetting,
@@ -256,10 +263,7 @@ def read_memory(*, cpu: bool) -> Memory:
     if find_spec("vllm" if cpu else "torch") is None:
         raise _unknown_memory(f"{'vLLM' if cpu else 'torch'}, which would tell it, is not installed")
     if cpu:
-        from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
-
-        nodes = [get_memory_node_info(node).total_memory for node in get_visible_memory_node()]
-        return Memory(min(nodes) / GIB, "a NUMA node of this machine")
+        return Memory(node_bytes() / GIB, "a NUMA node of this machine")
     import torch
 
     if not torch.cuda.is_available():

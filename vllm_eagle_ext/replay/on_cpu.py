@@ -94,8 +94,8 @@ def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | No
     They read the blocks as if they stood next to each other. For one request they stand in a column
     of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()` leaves.
     """
-    found = get_forward_context().attn_metadata
-    metadata = found.get(layer.prefix) if isinstance(found, dict) else None
+    by_layer = get_forward_context().attn_metadata
+    metadata = by_layer.get(layer.prefix) if isinstance(by_layer, dict) else None
     if metadata is None or not metadata.num_actual_tokens:
         return None
     blocks = metadata.non_spec_state_indices_tensor

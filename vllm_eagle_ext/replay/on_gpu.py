@@ -79,11 +79,11 @@ class GpuOps(ReplayOps):
             commit(batch, CommitPlan(*(part[:, :requests] for part in plan)))
         # Batches whose requests stand in their places, and mixed ones.
         one_request = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
-        for rows_of in (None, one_request):
-            batch = padding_batch(rows_of)
+        for indices in (None, one_request):
+            batch = padding_batch(indices)
             parts = CommitPlan(*(part[:, :1] for part in plan))
-            kernels.plan(batch, num_sampled, rows_of, align, parts)
-            _compile_align(align, num_sampled, rows_of)
+            kernels.plan(batch, num_sampled, indices, align, parts)
+            _compile_align(align, num_sampled, indices)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
@@ -135,14 +135,14 @@ def _compile_verify(kernels: ReplayKernels, layer: Layer, batch: Batch) -> None:
     kernels.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
 
 
-def _compile_align(align: Align | None, num_sampled: torch.Tensor, rows_of: torch.Tensor | None) -> None:
+def _compile_align(align: Align | None, num_sampled: torch.Tensor, indices: torch.Tensor | None) -> None:
     """Run vLLM's kernel after a commit; it skips requests whose index is negative."""
     if align is None:
         return
     like = torch.zeros_like(num_sampled[:1])
     answer = RecoverSSMPostprocessMetadata(
         num_spec_decodes=1,
-        request_indices=rows_of,
+        request_indices=indices,
         block_table=align.tables.tensors[0],
         num_computed_tokens=like,
         block_size=align.block_size,

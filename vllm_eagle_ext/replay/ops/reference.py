@@ -90,31 +90,31 @@ def verify(
 def plan(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     out: CommitPlan,
 ) -> None:
     """Turn the sampled counts [requests of the whole batch] into what `Commit` writes.
 
-    rows_of [R]: where a request stands in the whole batch, None if in the same place.
+    indices [R]: where a request stands in the whole batch, None if in the same place.
     """
     for tensor in out:
         tensor.fill_(NULL_BLOCK)
     for group in range(batch.groups):
         table = None if align is None else align.tables.tensors[group]
-        _reference_plan(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
+        _reference_plan(batch.of_group(group), num_sampled, indices, align, table, out.of_group(group))
 
 
 def _reference_plan(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     block_table: torch.Tensor | None,
     out: CommitPlan,
 ) -> None:
     for i, block, _, count in _active(batch):
-        request = i if rows_of is None else int(rows_of[i])
+        request = i if indices is None else int(indices[i])
         rows_to_commit = min(max(int(num_sampled[request]), 1), count)
         out.rows_to_commit[i], out.final[i] = rows_to_commit, block
         if align is not None and block_table is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines what the implementations take, and which platform's run here. Needs only torch and numpy.
+"""Defines what the implementations take, and what a platform offers. Needs only torch and numpy.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
 HV value heads, DK and DV their widths, P state blocks, W width of the convolution, G cache groups.
@@ -18,7 +18,6 @@ vLLM's metrics count accepted drafts, without the anchor: n - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -136,7 +135,7 @@ class BlockPlaces(NamedTuple):
     """Where the block tables hold the state blocks of some of a batch's requests."""
 
     requests: int
-    rows_of: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
+    indices: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
     seq_lens: torch.Tensor | None  # [requests of the whole batch] int32, with `align`: the last token's
     block_size: int  # column is taken; without it the first
 
@@ -170,7 +169,7 @@ class Step(NamedTuple):
     rows_per_request: int  # T
     rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
     other_rows: torch.Tensor  # the tokens that are not verified
-    places: BlockPlaces  # of the verified requests; its rows_of are their places in the whole batch
+    places: BlockPlaces  # of the verified requests; its indices are their places in the whole batch
     other_places: BlockPlaces | None  # of the other requests, in a mixed batch
     num_computed: torch.Tensor | None  # with `align`: as in `Align`
     ones: torch.Tensor  # [R] int32, for vLLM's convolution: conv states, too, are committed ones
@@ -209,7 +208,7 @@ class ReplayKernels(Protocol):
         self,
         batch: Batch,
         num_sampled: torch.Tensor,  # [requests of the whole batch] int32
-        rows_of: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
+        indices: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
         align: Align | None,
         out: CommitPlan,
     ) -> None:
@@ -273,17 +272,3 @@ class ReplayOps:
     def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
         """Run vLLM's own code for prompts and plain decodes, with what `_forward_core` takes."""
         raise NotImplementedError
-
-
-@cache
-def replay_ops() -> ReplayOps:
-    """Return what runs on this platform."""
-    from vllm.platforms import current_platform
-
-    if current_platform.is_cpu():
-        from vllm_eagle_ext.replay.on_cpu import CpuOps
-
-        return CpuOps()
-    from vllm_eagle_ext.replay.on_gpu import GpuOps
-
-    return GpuOps()

@@ -218,10 +218,10 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     ]
     mine: list[torch.Tensor] = []
     expected: list[torch.Tensor] = []
-    for rows_of, sampled, form in forms:
+    for indices, sampled, form in forms:
         for run_plan, plans in ((kernels.replay.plan, mine), (reference.plan, expected)):
             plan = empty_plan(step)
-            run_plan(batch, sampled, rows_of, form, plan)
+            run_plan(batch, sampled, indices, form, plan)
             plans.append(torch.stack(list(plan)))
     return compare_bits("plan", torch.stack(mine), torch.stack(expected))
 
@@ -257,13 +257,13 @@ def _bounded(
     count = step.num_rows
     mine = torch.stack([step.cache.state[block] for _, _, block in written])
     own = torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
-    for name, found, stock, exact in (
+    for name, ours, stock, exact in (
         ("outputs", out[:count], theirs.outputs[:count], outputs),
         ("states", mine, own, states),
     ):
-        unit = torch.finfo(found.dtype).eps / 2
+        unit = torch.finfo(ours.dtype).eps / 2
         limit = max(FACTOR * relative_error(stock, exact), ROUNDINGS * unit)
-        yield compare_error(name, found, exact, limit)
+        yield compare_error(name, ours, exact, limit)
 
 
 def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -262,8 +262,8 @@ def gpu_kernel(
         num_accepted_tokens=accepted,
         use_qk_l2norm_in_kernel=True,
     )
-    found: torch.Tensor = out[0]
-    return found
+    outputs: torch.Tensor = out[0]
+    return outputs
 
 
 def cpu_kernel(
@@ -278,7 +278,7 @@ def cpu_kernel(
     from vllm import _custom_ops as ops
 
     blocks, heads, value_dim, key_dim = states.shape
-    found: torch.Tensor = ops.fused_sigmoid_gating_delta_rule_update_spec_cpu(
+    outputs: torch.Tensor = ops.fused_sigmoid_gating_delta_rule_update_spec_cpu(
         A_log=gating.A_log,
         dt_bias=gating.dt_bias,
         q=rows.query,
@@ -292,4 +292,4 @@ def cpu_kernel(
         cu_seqlens=starts,
         use_qk_l2norm_in_kernel=True,
     )
-    return found
+    return outputs
