@@ -66,11 +66,6 @@ class GpuOps(ReplayOps):
         drafts waits. A batch of prompts and verified requests asks for other variants of the same
         kernels than one that verifies all of its requests, and one of few requests for other tiles than
         one of many; compiling while serving is a stall. Nothing is written here that a step would read.
-
-        Args:
-            align, num_sampled: of the commit that comes first.
-            plan: its buffers, before they are filled.
-            layer: one of those that commit, and verify with the same kernels.
         """
         # Batches of one request and of the most.
         for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ

@@ -44,11 +44,6 @@ def test_what_is_advised(said, options, words):
     assert words in " ".join(said(*options)["advice"])
 
 
-def test_auto_takes_replay_from_three_drafts(said):
-    schemes = [said("-k", k, "--gpu-mem", "140")["hybrid_state"]["auto"] for k in ("1", "2", "3")]
-    assert schemes == ["per_token", "per_token", "replay"]
-
-
 def test_the_exit_code_is_of_what_auto_takes(said, plan):
     barely = ("--gpu-mem", "57.35", "--prefix-caching", *SHORT)
     few, more = said("-k", "1", *barely), said("-k", "3", *barely)

@@ -37,10 +37,6 @@ def test_json(said, plan):
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
 
 
-def test_the_length_is_the_target_s_own_unless_given(said):
-    assert said("-k", "7", "--gpu-mem", "140")["max_model_len"] == 262144
-
-
 @pytest.mark.parametrize("place", ["config.json", "another.json"])
 def test_a_config_instead_of_a_folder(said, plan, target, place):
     path = (target / "config.json").rename(target / place)
@@ -73,10 +69,6 @@ def test_several_k(plan):
 
 def test_advice_that_is_the_same_for_all_is_given_once(plan):
     assert plan("-k", "7,15", "--gpu-mem", "140").stdout.count("are a worst case") == 1
-
-
-def test_a_k_that_is_named_twice_is_planned_once(said, plan):
-    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout)["plans"] == [said("-k", "3", *REST)]
 
 
 def test_weights_as_given(said):

@@ -178,7 +178,7 @@ def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[
 
     # What was written, and what nobody had to write.
     written = list(_written(step))
-    yield from (_exact if kernels.exact else _bounded)(step, before, theirs, out, written)
+    yield from _compare_results(kernels, step, before, theirs, out, written)
     history = shapes.W - 1
     moved = torch.stack([step.cache.conv[block, :, :history] for _, _, block in written])
     yield compare_bits("conv states", moved, torch.stack([
@@ -232,38 +232,26 @@ def _compare_records(step: MadeStep) -> Part:
     return compare_bits("recorded inputs", torch.cat(mine), keys)
 
 
-def _exact(
+def _compare_results(
+    kernels: Kernels,
     step: MadeStep,
     before: MadeStep,
     theirs: PerToken,
     out: torch.Tensor,
     written: list[tuple[int, int, int]],
 ) -> Iterator[Part]:
-    yield compare_bits("outputs", out[: step.num_rows], theirs.outputs[: step.num_rows])
-    mine = torch.stack([step.cache.state[block] for _, _, block in written])
-    yield compare_bits(
-        "states", mine, torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
-    )
-
-
-def _bounded(
-    step: MadeStep,
-    before: MadeStep,
-    theirs: PerToken,
-    out: torch.Tensor,
-    written: list[tuple[int, int, int]],
-) -> Iterator[Part]:
-    outputs, states = _in_fp64(before, written)
+    """Compare outputs and written states with vLLM's own; those that may round otherwise with fp64."""
     count = step.num_rows
-    mine = torch.stack([step.cache.state[block] for _, _, block in written])
-    own = torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
-    for name, ours, stock, exact in (
-        ("outputs", out[:count], theirs.outputs[:count], outputs),
-        ("states", mine, own, states),
-    ):
-        unit = torch.finfo(ours.dtype).eps / 2
+    ours = out[:count], torch.stack([step.cache.state[block] for _, _, block in written])
+    after = torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
+    results = zip(("outputs", "states"), ours, (theirs.outputs[:count], after), strict=True)
+    if kernels.exact:
+        yield from (compare_bits(*result) for result in results)
+        return
+    for (name, mine, stock), exact in zip(results, _in_fp64(before, written), strict=True):
+        unit = torch.finfo(mine.dtype).eps / 2
         limit = max(FACTOR * relative_error(stock, exact), ROUNDINGS * unit)
-        yield compare_error(name, ours, exact, limit)
+        yield compare_error(name, mine, exact, limit)
 
 
 def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
