@@ -38,10 +38,9 @@ from tests.support.process_group import single_process_group
 from tests.support.published import Published, materialise, published
 from tests.support.virtual_clock import Clients, Loop, Served, plan_engine
 from tests.unit.memory.built_model import Builder
-from tests.unit.memory.configs import config
+from tests.unit.memory.configs import GIB_27B, config
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import Plan, run_plans
+from vllm_eagle_ext.plan.run import Plan, PlanRequest, run_plans
 
 RESULTS = Path(__file__).parent / "results" / "virtual_clock"
 ANSWER = 512
@@ -90,10 +89,9 @@ def plan_of(cell: Cell, folder: Path) -> Plan:
     draft = str(materialise(draft_of(cell.draft), there)) if cell.k else None
     request = PlanRequest(
         target=str(target), draft=draft, gpu_mem=GPUS[cell.gpu].gib, device="sm_90",
-        max_model_len=cell.prompt + ANSWER + 64,
+        max_model_len=cell.prompt + ANSWER + 64, weights_gib=GIB_27B,
     )  # fmt: skip
     (plan,) = run_plans(request, [max(cell.k, 1)])
-    assert plan.is_hybrid
     return plan
 
 
@@ -103,7 +101,10 @@ class Runner:
     def __init__(self, folder: Path, build: Builder, file: Path | None) -> None:
         self.folder, self.build = folder, build
         drafted = plan_of(Cell("H100", 1024, 8, DRAFTS[0], "replay", 3), folder)
-        self.pair = pair_of(drafted, draft_of(DRAFTS[0]), config("qwen3_6_27b"))
+        self.pair = pair_of(
+            drafted.draft, draft_of(DRAFTS[0]), config("qwen3_6_27b"), [drafted.target.attention],
+            drafted.target.recurrent,
+        )  # fmt: skip
         self.measured = read_times(file, self.pair) if file else None
 
     def has_times_of(self, cell: Cell) -> bool:

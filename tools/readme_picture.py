@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.published import materialise, published
+from tests.unit.memory.configs import GIB_27B
 from vllm_eagle_ext.cli.plan_output import to_json
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import run_plans
+from vllm_eagle_ext.plan.run import PlanRequest, run_plans
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"
@@ -46,7 +46,7 @@ def figures() -> dict[str, dict[str, list[float]]]:
         draft.mkdir()
         request = PlanRequest(
             target=str(target), draft=str(materialise(pair, draft)), gpu_mem=GPU_GIB,
-            max_model_len=LENGTH, vllm=RELEASE, device=DEVICE,
+            max_model_len=LENGTH, vllm=RELEASE, device=DEVICE, weights_gib=GIB_27B,
         )  # fmt: skip
         plans = json.loads(to_json(run_plans(request, KS)))["plans"]
     return {

@@ -2,7 +2,7 @@
 
     python -m tools.shown_output      runs the page's commands and writes their output below them
 
-The target of `plan` is read from its published sizes, in place of the hub's file.
+The target of `plan` has its published sizes and no weights, in place of the hub's files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+from tests.unit.memory.configs import GIB_27B
+from tests.unit.plan.inputs import write_shard
 from vllm_eagle_ext.log import NAME
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,7 @@ def output_of(command: str) -> str:
         there = Path(folder, TARGET)
         there.mkdir(parents=True)
         (there / "config.json").write_text(json.dumps(json.loads(CONFIG.read_text())["config"]))
+        write_shard(there / "model.safetensors", {"weights": int(GIB_27B * 2**30)})
         Path(folder, "examples").symlink_to(ROOT / "examples")
         words = shlex.split(command)
         words[0] = str(Path(sys.executable).parent / words[0])

@@ -15,8 +15,8 @@ import torch
 from benchmarks.gpu.pool import Job, Outcome
 from vllm_eagle_ext.measure.selftest import run as selftest
 from vllm_eagle_ext.measure.selftest import timing
+from vllm_eagle_ext.replay.self_check.compared import error_line
 from vllm_eagle_ext.replay.self_check.compared import run as check
-from vllm_eagle_ext.replay.self_check.results import error_line
 
 WORKERS = 8  # most of a check's time is the compiler's
 LAST = 30.0  # seconds that a worker is left for its last check

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.machine import machine
 from vllm_eagle_ext.measure.engine.machine import gpus
-from vllm_eagle_ext.replay.self_check.results import error_line
+from vllm_eagle_ext.replay.self_check.compared import error_line
 
 
 def of_vllm() -> dict[str, Any]:

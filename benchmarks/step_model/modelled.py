@@ -22,7 +22,7 @@ from tests.support.virtual_clock import Load
 from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent
 from vllm_eagle_ext.memory.parameter_count import bytes_per_step
-from vllm_eagle_ext.plan.run import Plan
+from vllm_eagle_ext.plan.model_files import Draft
 
 REACHED_BANDWIDTH, REACHED_PEAK = 0.8, 0.6  # shares of the vendor's figures; assumptions
 HOST_S = 1e-3
@@ -94,20 +94,25 @@ class Pair:
     one_pass: bool  # it drafts K tokens at once
 
 
-def pair_of(plan: Plan, draft: Published, config: dict[str, Any]) -> Pair:
+def pair_of(
+    planned: Draft | None,
+    draft: Published,
+    config: dict[str, Any],
+    attention: Sequence[Attention],
+    recurrent: Recurrent | None = None,
+) -> Pair:
     """Take the sizes from a plan, and from the names of the draft's tensors what a pass reads."""
-    found = plan.draft
-    assert found is not None
-    assert found.head_read is not None
+    assert planned is not None
+    assert planned.head_read is not None
     read = sum(
         math.prod(shape) * BYTES[dtype]
         for name, (dtype, shape) in draft.tensors.items()
         if not any(part in name for part in _NOT_READ)
     )
     return Pair(
-        config=config, attention=plan.target.attention, recurrent=plan.target.recurrent,
-        draft_layers=found.layers, draft_bytes=read + found.head_read.size,
-        one_pass=found.head_read.per == "block",
+        config=config, attention=attention, recurrent=recurrent,
+        draft_layers=planned.layers, draft_bytes=read + planned.head_read.size,
+        one_pass=planned.head_read.per == "block",
     )  # fmt: skip
 
 

@@ -33,8 +33,8 @@ WITH_VALUES = ("-k", "--tp", "--max-model-len", "--method", "--platform", "--rev
                "--eagle-ext", "--download-dir")  # fmt: skip
 SPECULATIVE = ("model", "method", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
                "max_model_len", "parallel_drafting", "rejection_sample_method", "x")  # fmt: skip
-PLAN = ("--gpu-mem", "--tp", "--max-model-len", "--max-num-seqs", "--kv-dtype", "--draft-window",
-        "--vllm", "--device", "--gdn-prefill", "--attention-block", "--weights-gib")  # fmt: skip
+PLAN = ("--gpu-mem", "--tp", "--max-model-len", "--max-num-seqs", "--kv-dtype", "--vllm", "--device",
+        "--gdn-prefill", "--weights-gib")  # fmt: skip
 Path_ = tuple[Any, ...]
 
 
@@ -233,7 +233,8 @@ class Generator:
 
         def apply(case: Case) -> None:
             case.command, case.flags = "plan", []
-            case.options = {"-k": case.options.get("-k", "3"), "--gpu-mem": "80"}
+            given = {"--gpu-mem": "80", "--weights-gib": "50"}
+            case.options = {"-k": case.options.get("-k", "3"), **given}
             inner.apply(case)
 
         return Change(f"plan, {inner.label}", apply)

@@ -76,7 +76,7 @@ class Watch:
         if metadata is None:
             return
         step, states = metadata.step, self._runner.req_states
-        rows = range(step.num_requests) if step.places.rows_of is None else step.places.rows_of.tolist()
+        rows = range(step.num_requests) if step.places.indices is None else step.places.indices.tolist()
         names = {index: name for name, index in states.req_id_to_index.items()}
         for number, row in enumerate(rows):
             index = int(idx_mapping[row])

@@ -26,6 +26,8 @@ from tests.support.readme import (
     split,
 )
 from tests.unit.cli.output import serve_line
+from tests.unit.memory.configs import GIB_27B
+from tests.unit.plan.inputs import write_shard
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.cli import app
 
@@ -72,6 +74,7 @@ def target(request, tmp_path, monkeypatch):
     for folder in (request.param, draft):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / request.param / "config.json").write_text(json.dumps(described))
+    write_shard(tmp_path / request.param / "model.safetensors", {"weights": int(GIB_27B * 2**30)})
     materialise(checkpoint, tmp_path / draft)
     monkeypatch.chdir(tmp_path)
     return request.param
@@ -156,7 +159,7 @@ def test_the_preflight_takes_target_and_draft(target, monkeypatch):
 def test_the_first_screen_s_figures_are_the_plan_s(target):
     """Requests that fit on one GPU of 80 GiB with the draft."""
     page = " ".join(README.read_text().split())
-    words = ["--target", target, "--draft", RECIPES[target][2], "-k", "15", "--gpu-mem", "80"]
+    words = [RECIPES[target][2], "--target", target, "-k", "15", "--gpu-mem", "80"]
     words += ["--max-model-len", "32768", "--vllm", "0.33", "--device", "sm_90", "--json"]
     (found,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
     fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
@@ -184,7 +187,7 @@ def test_the_table_of_who_gains_is_the_plan_s(target):
     page = (ROOT / "docs/hybrid.md").read_text(encoding="utf-8")
     assert "-k 3,7,15 \\\n  --gpu-mem 80 --max-model-len 8192 --vllm 0.33 --device sm_90\n" in page
     for length in (8192, 32768):
-        words = ["--target", target, "--draft", RECIPES[target][2], "-k", "3,7,15", "--gpu-mem", "80"]
+        words = [RECIPES[target][2], "--target", target, "-k", "3,7,15", "--gpu-mem", "80"]
         words += ["--max-model-len", str(length), "--vllm", "0.33", "--device", "sm_90", "--json"]
         plans = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
         for title, key, unit in (

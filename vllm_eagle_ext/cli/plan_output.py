@@ -14,6 +14,7 @@ from rich.text import Text
 
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.memory.footprint import (
+    GIB,
     MIB,
     Footprint,
     beyond_graphs,
@@ -22,9 +23,7 @@ from vllm_eagle_ext.memory.footprint import (
     savings_line,
 )
 from vllm_eagle_ext.memory.state_blocks import counted
-from vllm_eagle_ext.memory.state_scheme import LEAST_K
-from vllm_eagle_ext.plan.request import GIB, PlanRequest
-from vllm_eagle_ext.plan.run import Plan
+from vllm_eagle_ext.plan.run import Plan, PlanRequest
 
 
 def print_plans(plans: Sequence[Plan], console: Console) -> None:
@@ -33,8 +32,6 @@ def print_plans(plans: Sequence[Plan], console: Console) -> None:
     for text in _premises(first):
         console.print(text, markup=False)
     console.print()
-    if not first.is_hybrid:
-        plans = [first]  # K changes nothing of it
     console.print(_one(first) if len(plans) == 1 else _several(plans))
     for text in _sentences(plans):
         console.print(text, markup=False)
@@ -58,19 +55,13 @@ def _premises(plan: Plan) -> Iterator[str]:
     """Say what the plan is for, and where each part is from."""
     request, memory, draft, device = plan.request, plan.memory, plan.draft, plan.device
     # Target and draft.
-    yield f"{request.target}: {_layers(plan)}"
+    states, full = plan.target.recurrent.layers, plan.target.attention.layers
+    yield f"{request.target}: {states} gated delta nets, {full} full-attention layers"
     yield f"weights  {plan.weights.size / GIB:.1f} GiB, {plan.weights.origin}"
     if draft:
         layers = sum(layer.layers for layer in draft.layers)
-        window = ""
-        if request.draft_window is not None and draft.window is None:
-            window = "; attends as it was published"
-        elif request.draft_window is not None:
-            kept = "; keeps all, in the group of the target's layers"
-            kept = kept if draft.keeps_all else ", which it keeps"
-            window = f"; attends to the last {draft.window} tokens{kept}"
         noun = "layer" if layers == 1 else "layers"
-        yield f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}{window}"
+        yield f"draft    {draft.size / GIB:.2f} GiB, {layers} attention {noun}"
         if draft.head_read:
             yield f"         its head reads {draft.head_read}"
     # What is left for the cache, on which device.
@@ -90,51 +81,31 @@ def _premises(plan: Plan) -> Iterator[str]:
     )
 
 
-def _layers(plan: Plan) -> str:
-    attention = plan.target.attention
-    if plan.target.recurrent:
-        states = plan.target.recurrent.layers
-        return f"{states} gated delta nets, {attention[0].layers} full-attention layers"
-    return ", ".join(
-        f"{each.layers} layers of full attention" if each.window is None
-        else f"{each.layers} with a window of {each.window}"
-        for each in attention
-    )  # fmt: skip
-
-
 def _one(plan: Plan) -> Table:
-    """Make a column for each scheme; one without a name for a target without recurrent state."""
+    """Make a column for each scheme."""
     budget, length, most = plan.budget, plan.setting.max_model_len, plan.request.max_num_seqs
     rank = " and rank" if plan.request.tp > 1 else ""
     table = Table(box=None, pad_edge=False)
-    with_scheme = ", with hybrid_state" if plan.is_hybrid else ""
-    table.add_column(f"per request{rank}{with_scheme}", style="dim")
+    table.add_column(f"per request{rank}, with hybrid_state", style="dim")
     for scheme in plan.footprints:
-        table.add_column(scheme or "", justify="right")
-    # What a request takes, and how many fit.
+        table.add_column(scheme, justify="right")
     rows: list[tuple[str, Callable[[Footprint], str]]] = [
+        ("state blocks in each layer", lambda cost: str(cost.state_blocks)),
+        ("one block of a layer, MiB (attention tokens)",
+         lambda cost: f"{cost.padded / MIB:.2f} ({cost.tokens})"),
+        ("layers of a cache group (padding of all groups)",
+         lambda cost: f"{cost.group_layers} ({cost.padding_layers})"),
+        ("recurrent state, MiB", lambda cost: mib(cost.state)),
+        ("  recorded inputs in it, MiB", lambda cost: mib(cost.recorded_inputs)),
         (f"keys and values of {length} tokens, MiB", lambda cost: mib(cost.attention)),
         (f"requests of {length} tokens that fit", lambda cost: str(cost.fit(budget))),
         ("  as vLLM logs it, Maximum concurrency", lambda cost: f"{cost.concurrency(budget):.2f}"),
         (f"  that run, at --max-num-seqs {most}", lambda cost: str(cost.running(budget, most))),
-    ]
-    # The recurrent state around them, or what a token takes.
-    if plan.is_hybrid:
-        block = "one block of a layer, MiB (attention tokens)"
-        group = "layers of a cache group (padding of all groups)"
-        rows[:0] = [
-            ("state blocks in each layer", lambda cost: str(cost.state_blocks)),
-            (block, lambda cost: f"{cost.padded / MIB:.2f} ({cost.tokens})"),
-            (group, lambda cost: f"{cost.group_layers} ({cost.padding_layers})"),
-            ("recurrent state, MiB", lambda cost: mib(cost.state)),
-            ("  recorded inputs in it, MiB", lambda cost: mib(cost.recorded_inputs)),
-        ]
-        if (graphs := plan.graphs) is not None:
-            held = str(graphs.requests)
-            rows.append((f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: held))
-        rows.append(("recurrent state moved per step, MiB", lambda cost: mib(cost.moved)))
-    else:
-        rows.insert(0, ("keys and values of one token, KiB", lambda cost: f"{cost.token / 1024:.4g}"))
+    ]  # fmt: skip
+    if (graphs := plan.graphs) is not None:
+        held = str(graphs.requests)
+        rows.append((f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: held))
+    rows.append(("recurrent state moved per step, MiB", lambda cost: mib(cost.moved)))
     for name, show in rows:
         table.add_row(name, *(show(cost) for cost in plan.footprints.values()))
     return table
@@ -184,11 +155,7 @@ def to_json(plans: Sequence[Plan]) -> str:
 
 
 def _plan_json(plan: Plan) -> dict[str, Any]:
-    """Give one plan's parts.
-
-    `per_token`, `replay` and `hybrid_state` are null for a target without recurrent state, `kv` for one
-    with it, `cuda_graphs` on a CPU.
-    """
+    """Give one plan's parts; `cuda_graphs` is null on a CPU."""
     head, graphs = plan.draft.head_read if plan.draft else None, plan.graphs
     return {
         "request": asdict(plan.request) | {"k": plan.setting.k, "gpu_mem": plan.memory.gib},
@@ -214,17 +181,16 @@ def _plan_json(plan: Plan) -> dict[str, Any]:
             "requests_per_step": graphs.running,
             "max_cudagraph_capture_size": None if graphs.enough else graphs.wanted,
         } if graphs else None,
-        "hybrid_state": {"auto": plan.auto, "why": plan.why} if plan.is_hybrid else None,
-        "per_token": _recurrent_json(plan, plan.per_token) if plan.is_hybrid else None,
-        "replay": _recurrent_json(plan, plan.replay) if plan.is_hybrid else None,
-        "kv": None if plan.is_hybrid else _kv_json(plan, plan.taken),
+        "hybrid_state": {"auto": plan.auto, "why": plan.why},
+        "per_token": _scheme_json(plan, plan.per_token),
+        "replay": _scheme_json(plan, plan.replay),
         "line": line(plan),
         "advice": advise(plan),
         "exit_code": plan.exit_code,
     }  # fmt: skip
 
 
-def _recurrent_json(plan: Plan, cost: Footprint) -> dict[str, Any]:
+def _scheme_json(plan: Plan, cost: Footprint) -> dict[str, Any]:
     return {
         "pages_per_request": cost.state_blocks,
         "page_bytes_unpadded": cost.unpadded,
@@ -234,35 +200,22 @@ def _recurrent_json(plan: Plan, cost: Footprint) -> dict[str, Any]:
         "records_bytes": cost.recorded_inputs,
         "layers_per_cache_group": cost.group_layers,
         "padding_layers": cost.padding_layers,
-        **_kv_json(plan, cost),
-        "state_bytes_moved_per_step": cost.moved,
-    }
-
-
-def _kv_json(plan: Plan, cost: Footprint) -> dict[str, Any]:
-    return {
         "attention_bytes": cost.attention,
         "blocks_per_request": cost.blocks,
         "pool_blocks": cost.pool(plan.budget),
         "maximum_concurrency": round(cost.concurrency(plan.budget), 2),
         "requests_that_fit": cost.fit(plan.budget),
         "requests_that_run": cost.running(plan.budget, plan.request.max_num_seqs),
+        "state_bytes_moved_per_step": cost.moved,
     }
 
 
 _SHORT = 8192  # tokens; requests are rarely as long as a model's whole context
-_WORTH_IT = 1.25  # times as many requests, for an advice that costs something
 
 
 def line(plan: Plan) -> str:
     """Say the plan in a sentence; for replay it is the one that a start logs."""
     budget, length = plan.budget, plan.setting.max_model_len
-    if not plan.is_hybrid:
-        return (
-            f"Not a hybrid target: no recurrent state to plan. Keys and values: "
-            f"{mib(plan.taken.attention)} MiB per request; "
-            f"{requests_fit(plan.taken.fit(budget), length)}."
-        )
     per_token, replay = plan.per_token, plan.replay
     if plan.auto == "replay":
         return savings_line(replay, per_token, budget=budget, length=length)
@@ -277,8 +230,7 @@ def line(plan: Plan) -> str:
 
 
 def advise(plan: Plan) -> list[str]:
-    hybrid = [_about_schemes, _about_prefix_caching] if plan.is_hybrid else []
-    return [text for about in (_about_fit, *hybrid) for text in about(plan)]
+    return [*_about_fit(plan), *_about_schemes(plan)]
 
 
 def _about_fit(plan: Plan) -> Iterator[str]:
@@ -300,21 +252,15 @@ def _about_fit(plan: Plan) -> Iterator[str]:
 
 
 def _about_schemes(plan: Plan) -> Iterator[str]:
-    # Which of the two fits, and what K has to do with it.
+    # Which of the two fits.
     budget, setting = plan.budget, plan.setting
     replay, per_token = plan.replay.fit(budget), plan.per_token.fit(budget)
     if replay and not per_token and plan.auto == "replay":
         yield "With one state block per draft token vLLM would not start here; with replay it does."
     elif replay and not per_token:
         yield "With replay a request would fit."
-    if setting.k < LEAST_K and plan.auto == "per_token":
-        yield (
-            f"K = {setting.k} is small: replay saves memory, but time only from K >= {LEAST_K}; "
-            "below, its commit costs about what it saves. The option hybrid_state: replay takes it all "
-            "the same."
-        )
     # What a load of other requests would see.
-    if setting.prefix_caching and not plan.crashes:
+    if setting.prefix_caching:
         yield (
             f"{counted(plan.taken.state_blocks)} are a worst case: what prefix caching adds is held "
             "only while a text crosses the end of a block."
@@ -331,27 +277,3 @@ def _about_schemes(plan: Plan) -> Iterator[str]:
             )
     if plan.graphs is not None and not plan.graphs.enough:
         yield beyond_graphs(plan.graphs)
-
-
-def _about_prefix_caching(plan: Plan) -> Iterator[str]:
-    if not plan.setting.prefix_caching:
-        return
-    size, tokens = plan.request.mamba_block_size, plan.taken.tokens
-    if size is not None and size != tokens:
-        yield (
-            f"vLLM keeps a recurrent state at the end of each attention block, here of {tokens} tokens, "
-            f"and overwrites --mamba-block-size {size}; a larger --block-size keeps fewer states."
-        )
-    if plan.crashes:
-        yield (
-            "With prefix caching vLLM would not start here: on a CPU its V1 runner cannot keep the "
-            "recurrent states of drafts with it: use --no-prefix-caching."
-        )
-    elif plan.budget:
-        without = plan.footprint(plan.auto, prefix_caching=False)
-        fit, now = without.fit(plan.budget), plan.taken.fit(plan.budget)
-        if fit >= _WORTH_IT * now and fit:
-            yield (
-                f"Without prefix caching a request takes {counted(without.state_blocks)} "
-                f"instead of {plan.taken.state_blocks}: {fit} requests would fit instead of {now}."
-            )

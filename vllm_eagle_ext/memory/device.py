@@ -113,6 +113,13 @@ def loaded_kernels() -> LoadedKernels | None:
     return LoadedKernels() if current_platform.is_cpu() else None
 
 
+def node_bytes() -> int:
+    """Ask vLLM for the memory of the smallest NUMA node that it may use, or less in a container."""
+    from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
+
+    return min(int(get_memory_node_info(node).total_memory) for node in get_visible_memory_node())
+
+
 def lacks_avx512() -> bool:
     """Tell whether vLLM would load its library for AVX2, by what it asks itself."""
     import torch

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes what a request costs in memory, of a hybrid target with either scheme.
+"""Computes what a request of a hybrid target costs in memory with either scheme.
 
 `per_token`: vLLM keeps a state after each token of a draft, 1 + K state blocks per request. `replay`:
 one state block holds the committed state and, after it, the recorded inputs of the T = K + 1 verified
 tokens, from which the next committed state is computed. Both follow vLLM's own rules of padding, groups
-and admission. A target without recurrent state has keys and values only.
+and admission.
 
 Then the words for what replay saves that a start logs and a plan prints, and up to how many requests
 vLLM replays a decode step as one CUDA graph. In a uniform step each request has 1 + K rows. A full graph
@@ -22,7 +22,7 @@ from math import lcm
 from vllm_eagle_ext.memory.geometry import Attention, Recurrent, Target
 from vllm_eagle_ext.memory.state_blocks import Scheme, counted, state_blocks
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 # Smallest kernel block in tokens: FlashAttention and Triton on a GPU, vLLM's default block on a CPU.
 GPU_BLOCK, CPU_BLOCK = 16, 128
@@ -63,7 +63,6 @@ class Footprint:
     block_bytes: int  # of one block of vLLM's pool
     blocks: int  # that a request takes of the pool
     attention: int = 0  # keys and values, the draft's included
-    token: int = 0  # of one token, in layers that keep every token
     state_blocks: int = 0  # in each recurrent layer
     state: int = 0  # padded state blocks of all recurrent layers
     recorded_inputs: int = 0  # part of `state`
@@ -90,49 +89,37 @@ class Footprint:
 
 
 def footprint(
-    target: Target, scheme: Scheme | None, setting: CacheSetting, draft: Sequence[Attention] = ()
+    target: Target, scheme: Scheme, setting: CacheSetting, draft: Sequence[Attention] = ()
 ) -> Footprint:
     """Compute what one request takes with the scheme.
 
     Args:
-        scheme: of the recurrent states; None: the target keeps none.
         draft: attention layers that a draft adds to the pool.
     """
-    layers = _merged([*target.attention, *draft])
+    layers = _merged([target.attention, *draft])
     counts = [attention.layers for attention in layers]
-    token = sum(each.layers * each.token_bytes for each in layers if each.window is None)
-    if scheme is None and all(attention.window is None for attention in layers):
-        # One group, each layer of its own size.
-        tokens = setting.block_alignment
-        blocks = ceil(setting.max_model_len, tokens)
-        size = tokens * token
-        return Footprint(block_bytes=size, blocks=blocks, attention=blocks * size, token=token)
     # The block of a layer. vLLM grows the attention block until it can hold a state, then pads.
-    recurrent, tokens, unpadded, states, recorded = target.recurrent, setting.block_alignment, 0, 0, 0
-    if recurrent is not None and scheme is not None:
-        recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
-        unpadded = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes + recorded
-        tokens = round_up(ceil(unpadded, target.attention[0].token_bytes), setting.block_alignment)
-        states = state_blocks(
-            scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu,
-            prefill_exports=setting.prefill_exports,
-        ).count  # fmt: skip
+    recurrent = target.recurrent
+    recorded = recorded_bytes(recurrent, setting.k) if scheme == "replay" else 0
+    unpadded = recurrent.conv_bytes(setting.k) + recurrent.ssm_bytes + recorded
+    tokens = round_up(ceil(unpadded, target.attention.token_bytes), setting.block_alignment)
     padded = max(tokens * attention.token_bytes for attention in layers)
+    states = state_blocks(
+        scheme, k=setting.k, prefix_caching=setting.prefix_caching, cpu=setting.cpu,
+        prefill_exports=setting.prefill_exports,
+    ).count  # fmt: skip
     # The groups of layers, whose blocks vLLM hands out together.
     taken = [_blocks_of(attention, padded, tokens, setting) for attention in layers]
-    recurrent_layers = recurrent.layers if recurrent is not None else 0
-    every = [recurrent_layers, *counts] if recurrent_layers else counts
-    each_takes = [states, *taken] if recurrent_layers else taken
+    every = [recurrent.layers, *counts]
     wide = group_size(every)
     return Footprint(
         block_bytes=wide * padded,
-        blocks=sum(ceil(n, wide) * blocks for n, blocks in zip(every, each_takes, strict=True)),
+        blocks=sum(ceil(n, wide) * blocks for n, blocks in zip(every, [states, *taken], strict=True)),
         attention=sum(n * blocks for n, blocks in zip(counts, taken, strict=True)) * padded,
-        token=token,
         state_blocks=states,
-        state=recurrent_layers * states * padded,
-        recorded_inputs=recurrent_layers * states * recorded,
-        moved=moved_per_step(recurrent, scheme, setting.k) if recurrent and scheme else 0,
+        state=recurrent.layers * states * padded,
+        recorded_inputs=recurrent.layers * states * recorded,
+        moved=moved_per_step(recurrent, scheme, setting.k),
         unpadded=unpadded,
         padded=padded,
         tokens=tokens,
@@ -233,8 +220,6 @@ def round_up(value: int, multiple: int) -> int:
 
 
 _LIMIT, _LIMIT_SM_10X = 512, 1024  # tokens, unless max_cudagraph_capture_size says another
-# What vLLM's `MODELS_CONFIG_MAP` sets it to, by the target's architecture.
-_SET_BY_VLLM = {"GptOssForCausalLM": 1024}
 _STEP, _FINE_STEP, _FINE_BELOW = 16, 8, 256
 
 
@@ -263,9 +248,8 @@ def beyond_graphs(graphs: FullGraphs) -> str:
 
 
 def default_graphs(
-    *, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int], architecture: str = "",
-    batch_tokens: int = GPU_BATCH,
-) -> FullGraphs:  # fmt: skip
+    *, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int], batch_tokens: int = GPU_BATCH
+) -> FullGraphs:
     """Compute where graphs end when no size is set.
 
     Args:
@@ -277,8 +261,6 @@ def default_graphs(
     limit = min(2 * max_num_seqs * rows, _LIMIT_SM_10X if capability[0] == 10 else _LIMIT)
     limit = min(limit, batch_tokens)
     sizes = {*_token_sizes(limit), *_request_sizes(limit, rows, max_num_seqs)}
-    if set_ := _SET_BY_VLLM.get(architecture):
-        sizes = {*_token_sizes(min(set_, batch_tokens))}
     return graphs_of(sorted(sizes), k=k, max_num_seqs=max_num_seqs, fit=fit, batch_tokens=batch_tokens)
 
 

@@ -6,7 +6,7 @@ Qwen3-Next, Qwen3.5 and Qwen3.6 name those of gated delta nets alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,24 +28,8 @@ STATE_DTYPE_UNREAD = (
     "MiniCPMV4_7ForConditionalGeneration",
 )
 _ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding; where sections interleave, as Qwen3's, one
-_FLOAT32_TABLES = ("gpt_oss",)  # model types whose class asks for tables of float32
-_LINEAR, _FULL, _SLIDING = "linear_attention", "full_attention", "sliding_attention"
-# Keys of layers whose cache is not keys and values per head, alike in all layers: name -> what they are.
-_UNPLANNED_LAYERS = {
-    "kv_lora_rank": "latent attention",
-    "index_topk": "sparse attention",
-    "attention_chunk_size": "chunked attention",
-    "global_head_dim": "layers of several head sizes",
-    "num_kv_shared_layers": "layers that share keys and values",
-    "hybrid_override_pattern": "recurrent layers of another kind",
-    "layers_block_type": "recurrent layers of another kind",
-    "attn_type_list": "recurrent layers of another kind",
-    "linear_attn_config": "recurrent layers of another kind",
-    "mamba_d_state": "recurrent layers of another kind",
-    "ssm_state_size": "recurrent layers of another kind",
-}
+_LINEAR, _FULL = "linear_attention", "full_attention"
 _REMEDY = "correct the target's config.json, or name another"
-_BY_VLLM = "add --by-vllm and a draft: the planner of the vLLM that is installed knows such layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +75,7 @@ class Recurrent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Layers that keep keys and values: the target's, or some of a draft's."""
+    """Layers that keep keys and values: the target's full ones, or some of a draft's."""
 
     layers: int
     kv_heads: int
@@ -116,89 +100,44 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    recurrent: Recurrent | None  # None: the target has no recurrent state
-    attention: tuple[Attention, ...]  # of full layers, of sliding ones, or of both
+    recurrent: Recurrent
+    attention: Attention
     max_position_embeddings: int | None
-
-
-def is_hybrid(config: Mapping[str, Any]) -> bool:
-    """Find out whether the config tells of gated delta nets, rightly or not."""
-    text = text_config(config)
-    kinds = text.get("layer_types")
-    linear = ("linear_num_", "linear_key_", "linear_value_", "linear_conv_")
-    return any(key.startswith(linear) for key in text) or (isinstance(kinds, list) and _LINEAR in kinds)
 
 
 def read_target(
     config: Mapping[str, Any], *, tp: int = 1, kv_bytes: int | None = None, fp32_state: bool = False
 ) -> Target:
-    """Read the shapes of a target from its config.json.
+    """Read the shapes of a hybrid target from its config.json.
 
     Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
         fp32_state: where the config asks for no dtype of states, as vLLM's CPU backend.
 
     Raises:
-        UnsupportedTargetError: layers that keep something else, a size that is none, or ranks that
-            divide no heads.
+        UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.
     """
     text, width = text_config(config), model_bytes(config)
-    # Gated delta nets next to full attention, or only attention.
-    recurrent = None
-    if is_hybrid(config):
-        linear, full = layer_kinds(text)
-        recurrent = _recurrent_layers(text, linear, config, 4 if fp32_state else width, tp)
-        heads = size(text, "num_key_value_heads")
-        counts: dict[int | None, int] = {None: full}
-    else:
-        for key, what in _UNPLANNED_LAYERS.items():
-            if text.get(key):
-                raise _bad_size(key, text[key], f"unset: {what} cannot be planned for", _BY_VLLM)
-        stated = text.get("num_key_value_heads") is not None
-        heads = size(text, "num_key_value_heads" if stated else "num_attention_heads")
-        counts = dict(_attention_layers(text))
-    # Layers of one window have one shape.
-    attention = tuple(
-        Attention(
-            layers=count, kv_heads=heads, head_dim=head_dim(text), window=window,
-            element_bytes=kv_bytes or width, tp=tp,
-        )
-        for window, count in counts.items()
-    )  # fmt: skip
+    linear, full = layer_kinds(text)
     length = text.get("max_position_embeddings")
     return Target(
-        recurrent=recurrent,
-        attention=attention,
+        recurrent=_recurrent_layers(text, linear, config, 4 if fp32_state else width, tp),
+        attention=Attention(
+            layers=full, kv_heads=size(text, "num_key_value_heads"), head_dim=head_dim(text),
+            element_bytes=kv_bytes or width, tp=tp,
+        ),
         max_position_embeddings=None if length is None else size(text, "max_position_embeddings"),
-    )
-
-
-def _attention_layers(text: Mapping[str, Any]) -> Iterator[tuple[int | None, int]]:
-    """Yield each window (None: none) and how many layers of a dense target have it."""
-    count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
-    if kinds is None:
-        if text.get("sliding_window") and text.get("use_sliding_window") is not False:
-            allowed = "stated, as `sliding_window` does not say which slide"
-            raise _bad_size("layer_types", None, allowed, _BY_VLLM)
-        kinds = [_FULL] * count
-    known = isinstance(kinds, list) and all(kind in (_FULL, _SLIDING) for kind in kinds)
-    if not known or len(kinds) != count:
-        allowed = f'{count} times "{_FULL}" or "{_SLIDING}"'
-        raise _bad_size("layer_types", kinds, allowed, _BY_VLLM)
-    if full := kinds.count(_FULL):
-        yield None, full
-    if full < count:
-        yield size(text, "sliding_window"), count - full
+    )  # fmt: skip
 
 
 def _recurrent_layers(
     text: Mapping[str, Any], layers: int, config: Mapping[str, Any], default_state: int, tp: int
 ) -> Recurrent:
     # Architectures whose states vLLM keeps in the model's dtype have no say in it.
-    named = config.get("architectures")
-    unread = isinstance(named, list) and any(name in STATE_DTYPE_UNREAD for name in map(str, named))
-    stated = None if unread else text.get("mamba_ssm_dtype")
-    is_stated = stated not in (None, "auto")
+    names = config.get("architectures")
+    unread = isinstance(names, list) and any(name in STATE_DTYPE_UNREAD for name in map(str, names))
+    dtype = None if unread else text.get("mamba_ssm_dtype")
+    has_dtype = dtype not in (None, "auto")
     return Recurrent(
         layers=layers,
         key_heads=size(text, "linear_num_key_heads"),
@@ -207,7 +146,7 @@ def _recurrent_layers(
         value_dim=size(text, "linear_value_head_dim"),
         conv_width=size(text, "linear_conv_kernel_dim"),
         model_bytes=model_bytes(config),
-        state_bytes=_bytes(stated, "mamba_ssm_dtype", _STATE_BYTES) if is_stated else default_state,
+        state_bytes=_bytes(dtype, "mamba_ssm_dtype", _STATE_BYTES) if has_dtype else default_state,
         tp=tp,
     )
 
@@ -215,8 +154,8 @@ def _recurrent_layers(
 def dtype_of(config: Mapping[str, Any]) -> Any:
     """Read the dtype that the config states, under either of its keys; bfloat16 where it states none."""
     places = [text_config(config), config]
-    found = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
-    return next((value for value in found if value is not None), "bfloat16")
+    values = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
+    return next((value for value in values if value is not None), "bfloat16")
 
 
 def served_dtype(config: Mapping[str, Any]) -> str:
@@ -245,7 +184,10 @@ def size(text: Mapping[str, Any], key: str) -> int:
 def layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
     """Count the layers with gated delta nets and those with full attention."""
     if text.get("linear_num_key_heads") is None:
-        raise _bad_size("linear_num_key_heads", None, "the number of key heads of gated delta nets")
+        raise _bad_size(
+            "linear_num_key_heads", None, "the number of key heads of gated delta nets",
+            "add --by-vllm and a draft for a target without them: vLLM's own planner knows all layers",
+        )  # fmt: skip
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         interval = size(text, "full_attention_interval")
@@ -280,12 +222,12 @@ def rope_table_bytes(config: Mapping[str, Any]) -> int:
     It has a row per position, four for each where images have positions of their own; 0 where the config
     of a target or a draft states no rope or no positions.
     """
-    rows, rotated, element_bytes, *_ = rope_table(config) or (0, 0, 0)
-    return int(rows * rotated * element_bytes)
+    rows, rotated, *_ = rope_table(config) or (0, 0)
+    return int(rows * rotated * 2)
 
 
 def rope_table(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Describe that table: rows, width, bytes of an element, rope. vLLM keeps equal ones once."""
+    """Describe that table: rows, width, rope. vLLM keeps equal ones once."""
     text = text_config(config)
     positions = text.get("max_position_embeddings")
     if not is_readable(text) or type(positions) is not int:
@@ -298,4 +240,4 @@ def rope_table(config: Mapping[str, Any]) -> tuple[Any, ...] | None:
         return None
     is_plain = block.get("mrope_section") is None or block.get("mrope_interleaved")
     rows = max(rope.rows(positions).values()) * (1 if is_plain else _ROWS_WITH_IMAGES)
-    return rows, rotated, 4 if text.get("model_type") in _FLOAT32_TABLES else 2, rope, dict(block)
+    return rows, rotated, rope, dict(block)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates from a target's config only how large its weights are, and what a step reads of them.
-
-It knows Qwen3-Next, Qwen3.5, Qwen3.6 and targets of full attention; dense ones and mixtures of experts.
-"""
+"""Estimates from a target's config what a step reads of its weights, and what a draft's head adds."""
 
 from __future__ import annotations
 
@@ -11,23 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.draft.target_facts import text_config
-from vllm_eagle_ext.errors import UnsupportedTargetError
-from vllm_eagle_ext.memory.geometry import head_dim, is_hybrid, layer_kinds, model_bytes, size
+from vllm_eagle_ext.memory.geometry import head_dim, layer_kinds, size
 
-# Share by which an estimate may be off: norms and biases are left out, and of a quantised checkpoint
-# it is unknown which layers stayed in 16 bit.
-_ERROR, _QUANTISED_ERROR = 0.02, 0.15
+# Bits of a weight, where the quantisation does not state them.
 _QUANTISED_BITS = {"fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "nvfp4": 4.5, "mxfp4": 4.25}
-_OTHER_EXPERTS = ("num_local_experts", "n_routed_experts")
-_EXPERTS = ("num_experts", *_OTHER_EXPERTS)
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k")  # by each token
 _SCALES = 0.5  # bits per weight that scales of small groups add
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    size: int  # bytes, all ranks together
-    error: float  # share of `size`
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +37,6 @@ class _FeedForward:
     every_token: int  # of dense layers, shared experts and routers
     expert: int = 0  # of one expert in each layer that has experts
     experts: int = 0  # in such a layer
-
-
-def estimate_weights(config: Mapping[str, Any]) -> Estimate:
-    """Estimate the weights of a target from its config.json.
-
-    Raises:
-        UnsupportedTargetError: a size that the layers follow from is missing, or layers or experts are
-            of a kind that is not counted.
-    """
-    text = text_config(config)
-    if not is_hybrid(config) and text.get("hidden_act") != "silu":
-        raise UnsupportedTargetError(
-            field="hidden_act of the target's config.json", value=text.get("hidden_act"),
-            allowed='"silu", whose layers are known', remedy="state the weights' size",
-        )  # fmt: skip
-    if uncounted := next((key for key in _OTHER_EXPERTS if text.get(key)), None):
-        raise UnsupportedTargetError(
-            field=f"{uncounted} of the target's config.json", value=text[uncounted],
-            allowed="unset: experts of this kind are not counted", remedy="state the weights' size",
-        )  # fmt: skip
-    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)) is True
-    embeddings = size(text, "vocab_size") * size(text, "hidden_size") * (1 if tied else 2)
-    plain, mlps = 8 * model_bytes(config), _feed_forward(text)
-    of_experts, of_others = _bits(config, plain)
-    others = _mixers(text) + mlps.every_token + _vision(config)
-    total = embeddings * plain + others * of_others + mlps.expert * mlps.experts * of_experts
-    return Estimate(
-        int(total / 8), _ERROR if (of_experts, of_others) == (plain, plain) else _QUANTISED_ERROR
-    )
 
 
 def head_read(head: int, target: Mapping[str, Any], *, at_once: bool) -> HeadRead | None:
@@ -117,15 +75,15 @@ def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1) -> int | None:
         head = size(text, "vocab_size") * size(text, "hidden_size")
     except ValueError:
         return None
-    of_experts, of_others = _bits(config, plain)
-    return int((read * mlps.expert * of_experts + others * of_others + head * plain) / 8)
+    expert_bits, other_bits = _bits(config, plain)
+    return int((read * mlps.expert * expert_bits + others * other_bits + head * plain) / 8)
 
 
 def _mixers(text: Mapping[str, Any]) -> int:
     """Count the parameters of all layers' attention and recurrence."""
     layers, hidden = size(text, "num_hidden_layers"), size(text, "hidden_size")
     linear = layer_kinds(text)[0] if text.get("linear_num_key_heads") else 0
-    found = (layers - linear) * _attention(text, hidden)
+    count = (layers - linear) * _attention(text, hidden)
     if linear:
         keys = size(text, "linear_num_key_heads") * size(text, "linear_key_head_dim")
         heads = size(text, "linear_num_value_heads")
@@ -133,8 +91,8 @@ def _mixers(text: Mapping[str, Any]) -> int:
         mixed = 2 * keys + values
         # q, k, v; gate z; output; a and b; convolution
         convolution = mixed * size(text, "linear_conv_kernel_dim")
-        found += linear * (hidden * (mixed + 2 * values + 2 * heads) + convolution)
-    return found
+        count += linear * (hidden * (mixed + 2 * values + 2 * heads) + convolution)
+    return count
 
 
 def _attention(text: Mapping[str, Any], hidden: int) -> int:
@@ -145,9 +103,9 @@ def _attention(text: Mapping[str, Any], hidden: int) -> int:
         plain, values = size(text, "qk_nope_head_dim"), size(text, "v_head_dim")
         rank = text.get("q_lora_rank")
         queries = heads * (plain + rotated)
-        asked = rank * (hidden + queries) if type(rank) is int else hidden * queries
+        query = rank * (hidden + queries) if type(rank) is int else hidden * queries
         out = heads * (latent * (plain + values) + values * hidden)
-        return asked + hidden * (latent + rotated) + out
+        return query + hidden * (latent + rotated) + out
     kv = size(text, "num_key_value_heads") if text.get("num_key_value_heads") is not None else heads
     gates = heads if text.get("linear_num_key_heads") else 0  # of the output, in hybrid targets
     # query, its gate and output; key and value
@@ -181,41 +139,27 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> list[int]:
     return [layer for layer in range(first, layers) if (layer + 1) % step == 0 and layer not in dense]
 
 
-def _vision(config: Mapping[str, Any]) -> int:
-    """Count the parameters of the image encoder, which vLLM loads unless told not to."""
-    vision = config.get("vision_config")
-    if not isinstance(vision, Mapping):
-        return 0
-    try:
-        depth, hidden = size(vision, "depth"), size(vision, "hidden_size")
-        inner, out = size(vision, "intermediate_size"), size(vision, "out_hidden_size")
-        merged = hidden * size(vision, "spatial_merge_size") ** 2
-    except ValueError:  # an encoder of another kind: some percent of the whole
-        return 0
-    return depth * hidden * (4 * hidden + 2 * inner) + merged * (merged + out)
-
-
 def _bits(config: Mapping[str, Any], plain: float) -> tuple[float, float]:
     """Return the bits of a weight of experts, and of the other layers.
 
     Args:
         plain: of a weight that is not quantised.
     """
-    found = config.get("quantization_config") or text_config(config).get("quantization_config")
-    if not isinstance(found, Mapping):
+    scheme = config.get("quantization_config") or text_config(config).get("quantization_config")
+    if not isinstance(scheme, Mapping):
         return plain, plain
-    stated = found.get("bits", found.get("w_bit", _of_groups(found)))
-    is_width = type(stated) is int and 0 < stated <= 16
-    bits = stated + _SCALES if is_width else _QUANTISED_BITS.get(str(found.get("quant_method")), 8)
-    ignored = found.get("ignore")
+    width = scheme.get("bits", scheme.get("w_bit", _first_group_bits(scheme)))
+    is_width = type(width) is int and 0 < width <= 16
+    bits = width + _SCALES if is_width else _QUANTISED_BITS.get(str(scheme.get("quant_method")), 8)
+    ignored = scheme.get("ignore")
     names = ignored if isinstance(ignored, list) else []
     keeps_attention = any("self_attn" in str(name) for name in names)
-    return bits, plain if keeps_attention or found.get("quant_method") == "mxfp4" else bits
+    return bits, plain if keeps_attention or scheme.get("quant_method") == "mxfp4" else bits
 
 
-def _of_groups(found: Mapping[str, Any]) -> object:
+def _first_group_bits(scheme: Mapping[str, Any]) -> object:
     """Read the bits of the first group of compressed-tensors."""
-    groups = found.get("config_groups")
+    groups = scheme.get("config_groups")
     group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = group.get("weights") if isinstance(group, Mapping) else None
     return weights.get("num_bits") if isinstance(weights, Mapping) else None

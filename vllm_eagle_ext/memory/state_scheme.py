@@ -37,10 +37,10 @@ def runner_obstacles(
             yield Problem(field=field, value=value, allowed=allowed, remedy=remedy)
 
 
-def planned_prefix_caching(architecture: str, platform: str, asked: bool | None) -> bool | None:
+def planned_prefix_caching(architecture: str, platform: str, given: bool | None) -> bool | None:
     """Turn prefix caching off where it would crash and nobody asked for it; None is vLLM's default."""
     crashes = architecture in REPLAYING_TARGETS and platform == "cpu"
-    return False if asked is None and crashes else asked
+    return False if given is None and crashes else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,20 @@ class Choice:
 
 
 def choose(
-    asked: HybridState, *, k: int, device: Device, prefix_caching: bool, obstacles: Sequence[Problem]
+    hybrid_state: HybridState,
+    *,
+    k: int,
+    device: Device,
+    prefix_caching: bool,
+    obstacles: Sequence[Problem],
 ) -> Choice:
     """Choose how the recurrent states of a run are kept.
 
     Args:
-        asked: the option hybrid_state. Replay that is asked for is taken.
+        hybrid_state: the option. Replay that is asked for is taken.
         obstacles: what replay cannot serve.
     """
-    scheme, reason = _scheme(asked, k, obstacles, on_cpu=device.on_cpu)
+    scheme, reason = _scheme(hybrid_state, k, obstacles, on_cpu=device.on_cpu)
     blocks = state_blocks(
         scheme, k=k, prefix_caching=prefix_caching, cpu=device.on_cpu,
         prefill_exports=device.prefill_exports,
@@ -77,10 +82,10 @@ def choose(
 
 
 def _scheme(
-    asked: HybridState, k: int, obstacles: Sequence[Problem], *, on_cpu: bool
+    option: HybridState, k: int, obstacles: Sequence[Problem], *, on_cpu: bool
 ) -> tuple[Scheme, str]:
-    if asked != "auto":
-        return asked, f"{OPTION} is {asked!r}"
+    if option != "auto":
+        return option, f"{OPTION} is {option!r}"
     if obstacles:
         reasons = (f"{problem.field} is {problem.value!r}" for problem in obstacles)
         return "per_token", "replay is not possible: " + "; ".join(reasons)

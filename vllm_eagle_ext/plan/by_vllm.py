@@ -8,8 +8,9 @@ from typing import Any
 
 from vllm_eagle_ext.draft import Severity
 from vllm_eagle_ext.errors import OptionsError
+from vllm_eagle_ext.memory.footprint import GIB
 from vllm_eagle_ext.plan.model_files import open_model, refusal, size_of
-from vllm_eagle_ext.plan.request import GIB, Memory, PlanRequest, read_memory
+from vllm_eagle_ext.plan.run import Memory, PlanRequest, read_memory
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 from vllm_eagle_ext.start.dry import ask_engine
@@ -18,27 +19,20 @@ _PLATFORMS = {None: "cuda", "sm_90": "cuda:h100", "sm_100": "cuda:b200"}
 _LEFT_OUT = "- Left out: what loading makes of weights. Backends are by the packages installed here."
 
 
-def plan_by_vllm(
-    request: PlanRequest, k: int, options: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
     """Ask vLLM, as a check does; return what its planner says.
-
-    Args:
-        options: of eagle_ext, next to those of the request.
 
     Raises:
         EagleExtError: the draft would be refused, or vLLM cannot be asked.
     """
-    unknown = request.attention_block or request.weights_gib or request.device not in _PLATFORMS
-    if request.draft is None or unknown:
-        raise _refused("a draft, --device sm_90 or sm_100, no --attention-block, no --weights-gib")
+    if request.draft is None or request.weights_gib or request.device not in _PLATFORMS:
+        raise _refused("a draft, --device sm_90 or sm_100, no --weights-gib")
     # The memory, less what is known to take of it.
     memory = read_memory(cpu=request.cpu) if request.gpu_mem is None else Memory(request.gpu_mem, "")
     draft = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
     size = (size_of(draft, ".safetensors") or size_of(draft, ".bin")) / request.tp
     room = int((memory.gib * request.gpu_memory_utilization - request.reserve_gib) * GIB - size)
     # The command that vLLM is asked about.
-    own = {"draft_window": request.draft_window, "draft_vocabulary": request.draft_vocabulary}
     engine = {
         "max_model_len": request.max_model_len, "tensor_parallel_size": request.tp,
         "download_dir": request.download_dir, "revision": request.target_revision,
@@ -46,12 +40,11 @@ def plan_by_vllm(
     }  # fmt: skip
     checked = run_check(CheckRequest(
         draft=request.draft, target=request.target, k=k, engine=engine, release=request.vllm,
-        options={key: value for key, value in own.items() if value is not None} | dict(options or {}),
-        platform="cpu" if request.cpu else _PLATFORMS[request.device],
+        options=request.eagle_ext, platform="cpu" if request.cpu else _PLATFORMS[request.device],
     ))  # fmt: skip
     words = {
         "max-num-seqs": request.max_num_seqs, "kv-cache-dtype": request.kv_dtype,
-        "gdn-prefill-backend": request.gdn_prefill, "mamba-block-size": request.mamba_block_size,
+        "gdn-prefill-backend": request.gdn_prefill,
     }  # fmt: skip
     further = [f"--{key}={value}" for key, value in words.items() if value not in (None, "auto")]
     answer = ask_engine(checked, further, room)

@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the plan of a target for each K."""
+"""Settles which release and device a plan is for and its memory; plans a target for each K."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.registry import refuse_a_draft
-from vllm_eagle_ext.draft.target_facts import read_named_target
+from vllm_eagle_ext.draft.target_facts import read_named_target, text_config
 from vllm_eagle_ext.errors import OptionsError
-from vllm_eagle_ext.memory.device import Device
+from vllm_eagle_ext.memory.device import (
+    ASSUMED_GPU,
+    NEWEST_RELEASE,
+    PREFILLS,
+    Device,
+    key_dim,
+    node_bytes,
+)
 from vllm_eagle_ext.memory.footprint import (
+    GIB,
     CacheSetting,
     Footprint,
     FullGraphs,
@@ -22,7 +32,6 @@ from vllm_eagle_ext.memory.footprint import (
 from vllm_eagle_ext.memory.geometry import (
     Attention,
     Target,
-    is_hybrid,
     read_target,
     rope_table_bytes,
     served_dtype,
@@ -30,9 +39,46 @@ from vllm_eagle_ext.memory.geometry import (
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
 from vllm_eagle_ext.plan.model_files import Draft, Model, Weights, open_model, read_draft, read_weights
-from vllm_eagle_ext.plan.request import GIB, KV_DTYPES, Memory, PlanRequest, read_memory, settle_device
+from vllm_eagle_ext.start.check import read_release
+from vllm_eagle_ext.version import installed_vllm
 
-_STATE_BLOCK_MULTIPLE = 8
+_CAPABILITY = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
+# Bytes of a key's or value's element; None: as the model's dtype.
+KV_DTYPES: dict[str, int | None] = {
+    "auto": None, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Defaults are vLLM's for a server on a GPU of 70 GiB or more; on a CPU it runs 128 requests."""
+
+    target: str | None  # None: as the draft names it
+    target_revision: str | None = None
+    gpu_mem: float | None = None  # GiB of one GPU; None: of this machine's
+    tp: int = 1
+    max_model_len: int | None = None  # None: the target's
+    max_num_seqs: int = 1024
+    gpu_memory_utilization: float = 0.92
+    prefix_caching: bool | None = None  # None: as `check` would have it served
+    kv_dtype: str = "auto"
+    draft: str | None = None
+    eagle_ext: Mapping[str, Any] = field(default_factory=dict)  # only vLLM's planner follows it
+    weights_gib: float | None = None
+    reserve_gib: float = 2.0  # of activations, CUDA graphs and the runtime, which a start measures
+    cpu: bool = False
+    download_dir: str | None = None
+    vllm: str | None = None  # release; None: the one installed, else the newest known
+    device: str | None = None  # sm_90, ..; None: this machine's GPU, else sm_90
+    gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    gib: float  # of one GPU, or of one NUMA node
+    origin: str  # for the reader; empty: as the user said
+    capability: tuple[int, int] | None = None  # compute capability of the GPU, where one was read
+    cuda: int | None = None  # major version of torch's CUDA, where a GPU was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +87,6 @@ class Plan:
 
     request: PlanRequest
     target: Target
-    architecture: str  # of the target
     memory: Memory
     device: Device
     release_from: str
@@ -51,13 +96,9 @@ class Plan:
     tables: int  # bytes of sines and cosines on each rank
     budget: int  # bytes of one rank's KV cache
     setting: CacheSetting
-    footprints: Mapping[Scheme | None, Footprint]  # by scheme; None: of a target without recurrent state
-    auto: Scheme | None  # what `hybrid_state: auto` takes
+    footprints: Mapping[Scheme, Footprint]
+    auto: Scheme  # what `hybrid_state: auto` takes
     why: str
-
-    @property
-    def is_hybrid(self) -> bool:
-        return self.auto is not None
 
     @property
     def taken(self) -> Footprint:
@@ -77,8 +118,8 @@ class Plan:
 
     @property
     def prefill(self) -> str | None:
-        """Name the kernels of gated delta nets; None: there are none, or a CPU's."""
-        return self.device.prefill if self.is_hybrid and not self.device.on_cpu else None
+        """Name the kernels of gated delta nets; None: a CPU's."""
+        return None if self.device.on_cpu else self.device.prefill
 
     @property
     def graphs(self) -> FullGraphs | None:
@@ -87,22 +128,14 @@ class Plan:
             return None
         return default_graphs(
             k=self.setting.k, max_num_seqs=self.request.max_num_seqs, fit=self.taken.fit(self.budget),
-            capability=self.device.capability, architecture=self.architecture,
+            capability=self.device.capability,
         )  # fmt: skip
 
     @property
-    def crashes(self) -> bool:
-        """Return whether a start crashes.
-
-        vLLM's V1 runner without Triton, as a CPU has it, cannot do prefix caching for a hybrid target.
-        """
-        return self.is_hybrid and self.setting.cpu and self.setting.prefix_caching
-
-    @property
     def exit_code(self) -> int:
-        return 0 if self.taken.fit(self.budget) and not self.crashes else 1
+        return 0 if self.taken.fit(self.budget) else 1
 
-    def footprint(self, scheme: Scheme | None, **changes: Any) -> Footprint:
+    def footprint(self, scheme: Scheme, **changes: Any) -> Footprint:
         """Return the footprint of a scheme with another setting."""
         return footprint(self.target, scheme, replace(self.setting, **changes), self.draft_layers)
 
@@ -119,30 +152,29 @@ class Plan:
 
 
 def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
-    """Plan the target once for each K.
+    """Plan a hybrid target once for each K.
 
     Raises:
-        EagleExtError: target, draft or options cannot be read.
+        EagleExtError: target, draft or options cannot be read, or the target keeps no recurrent states.
     """
     request, model = _open_target(request)
     config = model.config
-    # Settle prefix caching as a start would, then read the sizes.
-    hybrid, architecture = is_hybrid(config), published_architecture(config)
-    platform, caches = "cpu" if request.cpu else "cuda", request.prefix_caching
-    if hybrid:
-        caches = planned_prefix_caching(architecture, platform, caches)
-    request = replace(request, prefix_caching=caches)
-    _require_state_blocks(request, is_kept=hybrid and caches is not False)
+    # Read the sizes, and settle prefix caching as a start would.
     target = read_target(
         config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_dtype], fp32_state=request.cpu
     )
+    architecture = published_architecture(config)
+    caches = _prefix_caching(request, architecture)
+    request = replace(request, prefix_caching=caches)
     length = request.max_model_len or target.max_position_embeddings
     weights = read_weights(model, request.weights_gib)
-    keeps_all = not hybrid and all(layers.window is None for layers in target.attention)
-    element_bytes = target.attention[0].element_bytes
-    draft = read_draft(
-        request, config, kv_bytes=element_bytes, length=length, k=max(ks), keeps_all=keeps_all
-    )
+    element_bytes = target.attention.element_bytes
+    draft = None
+    if request.draft is not None:
+        draft = read_draft(
+            request.draft, config, kv_bytes=element_bytes, tp=request.tp,
+            download_dir=request.download_dir,
+        )  # fmt: skip
     if length is None:
         raise OptionsError(
             field="--max-model-len", value=None, allowed="a positive integer",
@@ -154,9 +186,9 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     tables = rope_table_bytes(config) + (draft.tables if draft else 0)
     budget = max(0, int(total - loaded - tables - request.reserve_gib * GIB))
-    device, release_from, device_from = settle_device(request, config, memory)
-    alignment = request.attention_block or device.attention_alignment(
-        target.attention[0].head_dim, element_bytes=element_bytes,
+    device, release_from, device_from = _settle_device(request, config, memory)
+    alignment = device.attention_alignment(
+        target.attention.head_dim, element_bytes=element_bytes,
         non_causal_draft=bool(draft and draft.non_causal),
     )  # fmt: skip
     # One plan for each K.
@@ -164,17 +196,15 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     for k in ks:
         setting = CacheSetting(
             k=k, max_model_len=length, prefix_caching=caches is not False, cpu=request.cpu,
-            attention_alignment=alignment, prefill_exports=hybrid and device.prefill_exports,
+            attention_alignment=alignment, prefill_exports=device.prefill_exports,
         )  # fmt: skip
-        auto, why = None, ""
-        if hybrid:
-            auto, why = _auto(architecture, served_dtype(config), device, setting)
-        schemes: Sequence[Scheme | None] = ("per_token", "replay") if hybrid else (None,)
+        auto, why = _auto(architecture, served_dtype(config), device, setting)
+        schemes: Sequence[Scheme] = ("per_token", "replay")
         layers = draft.layers if draft else ()
         plans.append(Plan(
-            request=request, target=target, architecture=architecture, memory=memory, device=device,
-            release_from=release_from, device_from=device_from, weights=weights, draft=draft,
-            tables=tables, budget=budget, setting=setting, auto=auto, why=why,
+            request=request, target=target, memory=memory, device=device, release_from=release_from,
+            device_from=device_from, weights=weights, draft=draft, tables=tables, budget=budget,
+            setting=setting, auto=auto, why=why,
             footprints={each: footprint(target, each, setting, layers) for each in schemes},
         ))  # fmt: skip
     return plans
@@ -187,6 +217,11 @@ def _open_target(request: PlanRequest) -> tuple[PlanRequest, Model]:
             field="--kv-dtype", value=request.kv_dtype, allowed=", ".join(KV_DTYPES),
             remedy="choose one of them; others pack keys and values in ways that are not modelled",
         )  # fmt: skip
+    if request.eagle_ext:
+        raise OptionsError(
+            field="--eagle-ext", value=request.eagle_ext, allowed="only with --by-vllm",
+            remedy="add --by-vllm, or leave the option out",
+        )  # fmt: skip
     name = request.target or read_named_target(str(request.draft), download_dir=request.download_dir)
     model = open_model(
         name, field="--target", revision=request.target_revision, download_dir=request.download_dir
@@ -195,22 +230,19 @@ def _open_target(request: PlanRequest) -> tuple[PlanRequest, Model]:
     return replace(request, target=name), model
 
 
-def _require_state_blocks(request: PlanRequest, *, is_kept: bool) -> None:
-    """Refuse a size of state blocks as vLLM does, and where there are none.
-
-    Args:
-        is_kept: the prefix cache keeps recurrent states.
+def _prefix_caching(request: PlanRequest, architecture: str) -> bool | None:
+    """Settle prefix caching of a hybrid target; None is vLLM's default.
 
     Raises:
-        OptionsError: it keeps none, or no multiple of what the convolution's kernel takes.
+        OptionsError: no start would keep the states of drafts with it.
     """
-    size = request.mamba_block_size
-    if size is not None and (not is_kept or size % _STATE_BLOCK_MULTIPLE):
+    if request.cpu and request.prefix_caching:
         raise OptionsError(
-            field="--mamba-block-size", value=size,
-            allowed=f"a multiple of {_STATE_BLOCK_MULTIPLE}, for a hybrid target with prefix caching",
-            remedy="leave it out, or give --prefix-caching for a hybrid target",
+            field="--prefix-caching", value=True, allowed="no prefix caching of a hybrid target on a "
+            "CPU, whose V1 runner cannot keep the recurrent states of drafts with it",
+            remedy="use --no-prefix-caching",
         )  # fmt: skip
+    return planned_prefix_caching(architecture, "cpu" if request.cpu else "cuda", request.prefix_caching)
 
 
 def _auto(architecture: str, dtype: str, device: Device, setting: CacheSetting) -> tuple[Scheme, str]:
@@ -221,3 +253,82 @@ def _auto(architecture: str, dtype: str, device: Device, setting: CacheSetting) 
     obstacles = runner_obstacles(device.platform, runner, dtype, prefix_caching=caches)
     choice = choose("auto", k=setting.k, device=device, prefix_caching=caches, obstacles=list(obstacles))
     return choice.scheme, choice.reason
+
+
+def read_memory(*, cpu: bool) -> Memory:
+    """Read the memory of the smallest device, as vLLM takes the same share of each.
+
+    Raises:
+        OptionsError: there is no GPU here, or no vLLM to ask about a CPU's node.
+    """
+    if find_spec("vllm" if cpu else "torch") is None:
+        raise _unknown_memory(f"{'vLLM' if cpu else 'torch'}, which would tell it, is not installed")
+    if cpu:
+        return Memory(node_bytes() / GIB, "a NUMA node of this machine")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise _unknown_memory("no GPU is seen on this machine")
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    least = min(devices, key=lambda device: device.total_memory)
+    cuda = int((torch.version.cuda or "0").partition(".")[0])
+    return Memory(least.total_memory / GIB, least.name, (least.major, least.minor), cuda)
+
+
+def _unknown_memory(why: str) -> OptionsError:
+    return OptionsError(
+        field="--gpu-mem", value=None, allowed=f"GiB of one GPU; {why}",
+        remedy="state it, such as --gpu-mem 80; --cpu plans for vLLM's CPU backend on this machine",
+    )  # fmt: skip
+
+
+def _settle_device(
+    request: PlanRequest, config: Mapping[str, Any], memory: Memory
+) -> tuple[Device, str, str]:
+    """Return the device with its release, and where release and device are from.
+
+    Args:
+        config: the target's config.json.
+        memory: of the device; it names the GPU where that was read.
+
+    Raises:
+        OptionsError: a release, device or backend that is not known.
+    """
+    installed = installed_vllm()
+    if request.vllm is not None:
+        release, release_from = read_release(request.vllm), "as given"
+    elif installed is not None:
+        release, release_from = installed.partition("+")[0], "installed"
+    else:
+        release, release_from = NEWEST_RELEASE, "assumed"
+    capability, device_from = _capability(request, memory)
+    if request.gdn_prefill not in PREFILLS:
+        raise OptionsError(
+            field="--gdn-prefill", value=request.gdn_prefill, allowed=", ".join(PREFILLS),
+            remedy="leave it out for what vLLM takes by itself",
+        )  # fmt: skip
+    read_cuda = memory.cuda if request.device is None else None
+    device = Device(
+        release=release, platform="cpu" if request.cpu else "cuda", capability=capability,
+        cuda=Device().cuda if read_cuda is None else read_cuda,
+        gdn_prefill=request.gdn_prefill, key_dim=key_dim(text_config(config)),
+    )  # fmt: skip
+    return device, release_from, device_from
+
+
+def _capability(request: PlanRequest, memory: Memory) -> tuple[tuple[int, int] | None, str]:
+    if request.device is None:
+        if request.cpu:
+            return None, "as given"
+        if memory.capability is not None:
+            return memory.capability, "this machine's"
+        return ASSUMED_GPU, "assumed"
+    named = _CAPABILITY.fullmatch(request.device.lower())
+    if named is None or request.cpu:
+        raise OptionsError(
+            field="--device", value=request.device,
+            allowed="the compute capability of an NVIDIA GPU, without --cpu: sm_80 (A100), sm_90 (H100, "
+            "H200), sm_100 (B200), sm_120 (RTX 50)",
+            remedy="name one of them, or leave it out",
+        )  # fmt: skip
+    return (int(named[1]), int(named[2])), "as given"

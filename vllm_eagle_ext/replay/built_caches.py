@@ -2,9 +2,8 @@
 """Counts what a request takes of the KV cache from the specs of the layers that were built, and says in
 the log of a start what replay saves, and which of its capacity lies beyond the full CUDA graphs.
 
-Sizes, groups and reservations are computed by vLLM's own functions. The other scheme's are, too, on the
-specs that vLLM's own layers would have handed in; only the block that vLLM would have chosen for them is
-computed here.
+Blocks, sizes, groups and reservations are computed by vLLM's own functions. The other scheme's are, too,
+on the specs that vLLM's own layers would have handed in.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from vllm.config import CUDAGraphMode, VllmConfig, set_current_vllm_config
+from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 from vllm.platforms import current_platform
-from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.core import kv_cache_utils
-from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec, MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.log import get_logger, log_once
 from vllm_eagle_ext.memory.footprint import (
     CPU_BLOCK,
+    GPU_BLOCK,
     Footprint,
     FullGraphs,
     beyond_graphs,
     ceil,
     graphs_of,
-    round_up,
     savings_line,
 )
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 
 logger = get_logger(__name__)
 
@@ -108,29 +107,38 @@ def per_token_specs(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -
         specs: as `built_specs` collects them.
     """
     layers = vllm_config.compilation_config.static_forward_context
-    names = [name for name in specs if isinstance(layers[name], QwenGatedDeltaNetAttention)]
-    ours = specs[names[0]]
-    stock = QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[names[0]], vllm_config)
-    token_bytes = ours.page_size_bytes // vllm_config.cache_config.block_size
-    alignment = _alignment(vllm_config, _unpadded(ours), token_bytes)
-    tokens = _block_tokens(_unpadded(stock), token_bytes, alignment)
-    other = _with_block(vllm_config, tokens, tokens * token_bytes)
+    other = _with_stock_blocks(vllm_config)
     return {
         name: QwenGatedDeltaNetAttention.get_kv_cache_spec(layers[name], other)
-        if name in names
-        else replace(spec, block_size=tokens)
+        if isinstance(layers[name], QwenGatedDeltaNetAttention)
+        else replace(spec, block_size=other.cache_config.block_size)
         for name, spec in specs.items()
     }
 
 
-def _with_block(vllm_config: VllmConfig, tokens: int, page: int) -> VllmConfig:
-    """Return the same engine with attention blocks of so many tokens and bytes."""
-    changed, cache = copy.copy(vllm_config), copy.copy(vllm_config.cache_config)
-    cache.block_size, cache.mamba_page_size_padded = tokens, page
-    if cache.mamba_cache_mode == "align":
-        cache.mamba_block_size = tokens
-    changed.cache_config = cache
-    return changed
+def _with_stock_blocks(vllm_config: VllmConfig) -> VllmConfig:
+    """Return the same engine with the blocks that vLLM sizes for its own target. The size that it starts
+    from, such as a --block-size, which it forgets, is found by the block that came out."""
+    ours, tokens = vllm_config.model_config.architecture, vllm_config.cache_config.block_size
+    stock = {replaying: name for name, replaying in REPLAYING_TARGETS.items()}[ours]
+    smallest = CPU_BLOCK if vllm_config.device_config.device_type == "cpu" else GPU_BLOCK
+    starts = [smallest << shift for shift in range(tokens.bit_length())]
+    blocks = (_sized(vllm_config, ours, start).cache_config.block_size for start in starts)
+    start = next((start for start, size in zip(starts, blocks, strict=True) if size == tokens), smallest)
+    return _sized(vllm_config, stock, start)
+
+
+def _sized(vllm_config: VllmConfig, architecture: str, start: int) -> VllmConfig:
+    """Let vLLM size the blocks for an architecture, from blocks of so many tokens."""
+    sized = copy.copy(vllm_config)
+    sized.model_config, sized.cache_config = map(
+        copy.copy, (vllm_config.model_config, vllm_config.cache_config)
+    )
+    sized.model_config._architecture = architecture
+    sized.cache_config.block_size, sized.cache_config.mamba_page_size_padded = start, None
+    with _quiet("vllm.platforms.interface"):
+        current_platform.update_block_size_for_backend(sized)
+    return sized
 
 
 def footprint_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> Footprint:
@@ -159,40 +167,6 @@ def _recorded_bytes(spec: MambaSpec) -> int:
     """Return the bytes of the recorded inputs, the third part after conv state and committed state."""
     parts = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
-
-
-def _unpadded(spec: KVCacheSpec) -> int:
-    assert isinstance(spec, MambaSpec)
-    return replace(spec, page_size_padded=None).page_size_bytes
-
-
-def _block_tokens(raw: int, token_bytes: int, alignment: int) -> int:
-    return round_up(ceil(raw, token_bytes), alignment)
-
-
-def _alignment(vllm_config: VllmConfig, raw: int, token_bytes: int) -> int:
-    """Find of how many tokens vLLM made the block a multiple, by what it asks. A larger --block-size of
-    the user, which vLLM forgets, is found by the block that came out."""
-    found = vllm_config.cache_config.block_size
-    asked = _asked_alignment(vllm_config)
-    candidates = (asked << shift for shift in range(found.bit_length()))
-    return next((a for a in candidates if _block_tokens(raw, token_bytes, a) == found), asked)
-
-
-def _asked_alignment(vllm_config: VllmConfig) -> int:
-    multiples = [1]
-    with set_current_vllm_config(vllm_config):  # FlashAttention goes by the model's head size
-        for layer in vllm_config.compilation_config.static_forward_context.values():
-            exported = getattr(layer, "get_prefill_checkpoint_alignment", lambda: None)()
-            multiples.append(exported or 1)
-            if isinstance(
-                getattr(layer, "get_kv_cache_spec", lambda _: None)(vllm_config), AttentionSpec
-            ):
-                sizes = layer.get_attn_backend().get_supported_kernel_block_sizes()
-                multiples.append(min(s.base if isinstance(s, MultipleOf) else s for s in sizes))
-    own = math.lcm(*multiples)
-    is_cpu = vllm_config.device_config.device_type == "cpu"
-    return max(own, CPU_BLOCK) if is_cpu else own
 
 
 @contextmanager

@@ -25,9 +25,9 @@ from vllm_eagle_ext.replay.ops.types import (
     HostTables,
     Layer,
     ReplayKernels,
+    ReplayOps,
     Step,
 )
-from vllm_eagle_ext.replay.platform_ops import ReplayOps
 
 ALIGNED = 16  # int32s; Triton asks for 16 bytes
 
@@ -91,10 +91,10 @@ class CacheGroups:
             return None
         return Align(self._as_tables(0, len(self._tables)), step.num_computed, step.places.block_size)
 
-    def padding_batch(self, step: Step, rows_of: torch.Tensor | None, requests: int = 1) -> Batch:
+    def padding_batch(self, step: Step, indices: torch.Tensor | None, requests: int = 1) -> Batch:
         """Make a batch of requests that are padding, gathered as a step's own. No step is about to read
         the buffer that it stands in."""
-        places = step.places._replace(requests=0, rows_of=rows_of)
+        places = step.places._replace(requests=0, indices=indices)
         blocks = self._other_blocks[:, : len(self._tables), :requests]
         self.ops.gather_blocks(self._as_tables(0, len(self._tables)), places, blocks)
         return Batch(blocks[0], blocks.new_zeros(requests + 1))
@@ -155,7 +155,7 @@ class GroupCommit:
         kernels, commit, plan = self._bind(step, num_sampled)
         mine = CommitPlan(*(part[:, : step.num_requests] for part in plan))
         batch, align = self._groups.batch(step), self._groups.align(step)
-        kernels.plan(batch, num_sampled, step.places.rows_of, align, mine)
+        kernels.plan(batch, num_sampled, step.places.indices, align, mine)
         commit(batch, mine)
 
     def _bind(

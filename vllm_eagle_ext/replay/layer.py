@@ -25,8 +25,8 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
+from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import Gating, ReplayKernels, Rows, StateCache, Step
-from vllm_eagle_ext.replay.platform_ops import replay_ops
 
 
 class ReplayBackend(GDNAttentionBackend):
@@ -119,7 +119,8 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
         mine = metadata.get(self.prefix) if isinstance(metadata, dict) else None
         step = mine.step if isinstance(mine, ReplayMetadata) else None
         if step is None:
-            self._forward_committed(mixed_qkv, b, a, core_attn_out)
+            # Prompts and plain decodes: each row's state is the request's state at once.
+            replay_ops().forward_committed(self, mixed_qkv, b, a, core_attn_out)
             return
         if self.kept_gating is not None:  # here the parameters are this layer's own, updates included
             self.kept_gating.A_log.copy_(self.A_log)
@@ -129,20 +130,11 @@ class ReplayGatedDeltaNetAttention(QwenGatedDeltaNetAttention):
             self._verify(mixed_qkv[:n], b[:n], a[:n], core_attn_out[:n], step=step)
         else:
             verify = partial(self._verify, step=step)
-            for index, forward in ((step.rows, verify), (step.other_rows, self._forward_committed)):
+            committed = partial(replay_ops().forward_committed, self)
+            for index, forward in ((step.rows, verify), (step.other_rows, committed)):
                 out = torch.zeros_like(core_attn_out[: len(index)])
                 forward(mixed_qkv[index], b[index], a[index], out)
                 core_attn_out.index_copy_(0, index, out)
-
-    def _forward_committed(
-        self,
-        mixed_qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        core_attn_out: torch.Tensor,
-    ) -> None:
-        """Run prompts and plain decodes: each row's state is the request's state at once."""
-        replay_ops().forward_committed(self, mixed_qkv, b, a, core_attn_out)
 
     def _verify(
         self,

@@ -25,8 +25,8 @@ from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.built_caches import log_start_line
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
-from vllm_eagle_ext.replay.platform_ops import replay_ops
 
 
 @dataclass
@@ -55,7 +55,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
         computed = align.num_computed[: len(num_sampled)]
         return RecoverSSMPostprocessMetadata(
             num_spec_decodes=step.num_requests,
-            request_indices=step.places.rows_of,
+            request_indices=step.places.indices,
             block_table=align.tables.tensors[0],
             # vLLM counts what was sampled; of the commit's rows there is at least one.
             num_computed_tokens=computed + (num_sampled == 0).int(),
@@ -211,16 +211,16 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         assert metadata.non_spec_token_indx is not None
         is_mixed = metadata.num_prefills > 0
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
-        count, rows_of = metadata.num_spec_decodes, None
+        count, indices = metadata.num_spec_decodes, None
         places = BlockPlaces(
             count, None, common.seq_lens if is_aligned else None, self.kv_cache_spec.block_size
         )
         other_places = None
         if is_mixed:
             order = torch.argsort(masks, stable=True, descending=True).to(torch.int32)
-            rows_of = async_tensor_h2d(order, device=starts.device)
-            other_places = places._replace(requests=len(order) - count, rows_of=rows_of[count:])
-            places = places._replace(rows_of=rows_of[:count])
+            indices = async_tensor_h2d(order, device=starts.device)
+            other_places = places._replace(requests=len(order) - count, indices=indices[count:])
+            places = places._replace(indices=indices[:count])
         return Step(
             batch=Batch(starts, starts),
             num_rows=metadata.num_spec_decode_tokens if is_mixed else metadata.num_actual_tokens,

@@ -21,6 +21,7 @@ from vllm_eagle_ext.replay.ops.types import (
     BlockTables,
     HostTables,
     Implementation,
+    ReplayOps,
     StateCache,
     Step,
 )
@@ -28,7 +29,7 @@ from vllm_eagle_ext.replay.ops.types import (
 _PLAIN_WEIGHTS = "_cpu_unpacked_conv_weight"
 
 
-class CpuOps:
+class CpuOps(ReplayOps):
     candidates = (Implementation("sequential", cpu, exact=True),)
     scratch_blocks = 1  # the C++ kernel has no other working memory
     gathers_by_address = False
@@ -44,9 +45,6 @@ class CpuOps:
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         return cpu.prepare(batch, rows_per_request)
-
-    def warm_up(self, *_: object) -> None:
-        pass
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
@@ -65,23 +63,14 @@ class CpuOps:
         out = run(layer, padded, cache.conv, tables)  # [R, T, dim]
         return out.reshape(x.shape) if is_full else out[row_of]
 
-    def forward_committed(
-        self,
-        layer: QwenGatedDeltaNetAttention,
-        mixed_qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        core_attn_out: torch.Tensor,
-    ) -> None:
+    def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
         _show_plain_weights(layer)
         metadata = _metadata_of(layer)
         is_packed = hasattr(layer.conv1d, _PLAIN_WEIGHTS)  # vLLM keeps the plain weights next to these
         if metadata is None or metadata.num_prefills or not is_packed:
-            stock.cpu_gdn_attention_core(mixed_qkv, b, a, core_attn_out, layer.prefix)
+            stock.cpu_gdn_attention_core(*tensors, layer.prefix)
         else:
-            stock._cpu_gdn_attention_nonspec(
-                _narrow_view(layer), metadata, mixed_qkv, b, a, core_attn_out
-            )
+            stock._cpu_gdn_attention_nonspec(_narrow_view(layer), metadata, *tensors)
 
 
 def _show_plain_weights(layer: QwenGatedDeltaNetAttention) -> None:
@@ -105,8 +94,8 @@ def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | No
     They read the blocks as if they stood next to each other. For one request they stand in a column
     of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()` leaves.
     """
-    found = get_forward_context().attn_metadata
-    metadata = found.get(layer.prefix) if isinstance(found, dict) else None
+    by_layer = get_forward_context().attn_metadata
+    metadata = by_layer.get(layer.prefix) if isinstance(by_layer, dict) else None
     if metadata is None or not metadata.num_actual_tokens:
         return None
     blocks = metadata.non_spec_state_indices_tensor

@@ -30,13 +30,14 @@ from vllm_eagle_ext.replay.ops.types import (
     Layer,
     PaddingBatch,
     ReplayKernels,
+    ReplayOps,
     Rows,
     StateCache,
     Step,
 )
 
 
-class GpuOps:
+class GpuOps(ReplayOps):
     candidates = (
         Implementation(
             "chunked", triton_chunked, exact=False, unsupported_reason=triton_chunked.unsupported_reason
@@ -44,15 +45,10 @@ class GpuOps:
         Implementation("sequential", triton, exact=True),
     )
     scratch_blocks = 0
-    steps_plain_decodes = True
     gathers_by_address = True
 
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         triton_plan.gather_blocks(tables, places, out)
-
-    def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
-        del rows_per_request
-        return batch
 
     def warm_up(
         self,
@@ -70,11 +66,6 @@ class GpuOps:
         drafts waits. A batch of prompts and verified requests asks for other variants of the same
         kernels than one that verifies all of its requests, and one of few requests for other tiles than
         one of many; compiling while serving is a stall. Nothing is written here that a step would read.
-
-        Args:
-            align, num_sampled: of the commit that comes first.
-            plan: its buffers, before they are filled.
-            layer: one of those that commit, and verify with the same kernels.
         """
         # Batches of one request and of the most.
         for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
@@ -83,11 +74,11 @@ class GpuOps:
             commit(batch, CommitPlan(*(part[:, :requests] for part in plan)))
         # Batches whose requests stand in their places, and mixed ones.
         one_request = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
-        for rows_of in (None, one_request):
-            batch = padding_batch(rows_of)
+        for indices in (None, one_request):
+            batch = padding_batch(indices)
             parts = CommitPlan(*(part[:, :1] for part in plan))
-            kernels.plan(batch, num_sampled, rows_of, align, parts)
-            _compile_align(align, num_sampled, rows_of)
+            kernels.plan(batch, num_sampled, indices, align, parts)
+            _compile_align(align, num_sampled, indices)
 
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
@@ -106,15 +97,8 @@ class GpuOps:
             validate_data=False,
         )
 
-    def forward_committed(
-        self,
-        layer: QwenGatedDeltaNetAttention,
-        mixed_qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        core_attn_out: torch.Tensor,
-    ) -> None:
-        QwenGatedDeltaNetAttention._forward_core(layer, mixed_qkv, b, a, core_attn_out)
+    def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
+        QwenGatedDeltaNetAttention._forward_core(layer, *tensors)
 
 
 class _Answer(RecoverSSMMetadata):
@@ -146,14 +130,14 @@ def _compile_verify(kernels: ReplayKernels, layer: Layer, batch: Batch) -> None:
     kernels.verify(rows, layer.gating, layer.cache, batch, records.new_zeros(2, HV, DV))
 
 
-def _compile_align(align: Align | None, num_sampled: torch.Tensor, rows_of: torch.Tensor | None) -> None:
+def _compile_align(align: Align | None, num_sampled: torch.Tensor, indices: torch.Tensor | None) -> None:
     """Run vLLM's kernel after a commit; it skips requests whose index is negative."""
     if align is None:
         return
     like = torch.zeros_like(num_sampled[:1])
     answer = RecoverSSMPostprocessMetadata(
         num_spec_decodes=1,
-        request_indices=rows_of,
+        request_indices=indices,
         block_table=align.tables.tensors[0],
         num_computed_tokens=like,
         block_size=align.block_size,

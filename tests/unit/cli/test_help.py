@@ -57,13 +57,6 @@ def test_the_summaries_of_commands_are_not_cut():
     assert "..." not in runner.invoke(app, ["--help"]).stdout.partition("Commands:")[2]
 
 
-def test_plan_takes_one_draft():
-    words = ["plan", "a", "--draft", "b", "--target", "c", "-k", "3"]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 2
-    assert "give one draft, as DRAFT; --draft is its former name" in " ".join(result.output.split())
-
-
 def test_version():
     script = Path(sys.executable).with_name("vllm-eagle")
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)

@@ -15,8 +15,7 @@ from tests.support.layouts import in_hub_cache
 PROGRAM = """
 import json, sys
 from vllm_eagle_ext.measure.verify.request import plain_arguments, read_verify_request
-from vllm_eagle_ext.plan.request import PlanRequest
-from vllm_eagle_ext.plan.run import run_plans
+from vllm_eagle_ext.plan.model_files import open_model
 
 draft, revision = sys.argv[1:]
 given = dict.fromkeys(
@@ -25,9 +24,9 @@ given = dict.fromkeys(
 ) | {"draft": draft, "target": "owner/draft", "target_revision": revision or None, "quick": True,
      "engine": {}, "eagle_ext": {}, "concurrency": 1}
 request = read_verify_request(given)
-named = {"target": "owner/draft", "target_revision": revision or None, "gpu_mem": 80}
-(plan,) = run_plans(PlanRequest(**named), [3])
-print(json.dumps([len(request.prompts.ids), plain_arguments(request)["revision"], plan.setting.k]))
+model = open_model("owner/draft", field="--target", revision=revision or None)
+size = model.config["vocab_size"]
+print(json.dumps([len(request.prompts.ids), plain_arguments(request)["revision"], size]))
 """
 
 
@@ -50,7 +49,7 @@ def run(cache, revision):
 
 def test_verify_and_plan_read_that_commit(cache):
     folder, commit = cache
-    assert json.loads(run(folder, commit).stdout.splitlines()[-1]) == [6, commit, 3]
+    assert json.loads(run(folder, commit).stdout.splitlines()[-1]) == [6, commit, 1536]
 
 
 def test_without_it_they_read_main(cache):

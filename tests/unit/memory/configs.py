@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+GIB_27B = 50.096435546875  # weights of qwen3_6_27b in bfloat16, without images and norms
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "hybrid"
 
 

@@ -93,7 +93,7 @@ def test_capacity_beyond_the_graphs(build, vllm_log, monkeypatch, length, sizes,
         cudagraph_capture_sizes=sizes, cudagraph_mode=graphs, static_forward_context=context
     )
     built_caches.log_once.cache_clear()
-    monkeypatch.setattr(built_caches, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+    monkeypatch.setattr(built_caches.current_platform, "is_cuda", lambda: True)
     built_caches.log_start_line(built)
     assert bool(vllm_log.containing("full CUDA graphs end")) is (ends is not None)
     assert ends is None or vllm_log.containing(ends)

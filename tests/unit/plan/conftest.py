@@ -1,32 +1,26 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.memory.configs import config
-from tests.unit.plan.inputs import write_config
+from tests.unit.memory.configs import GIB_27B, config
+from tests.unit.plan.inputs import GIB, write_config, write_shard
 from vllm_eagle_ext.cli import app
 
-DENSE = Path(__file__).parents[2] / "fixtures" / "dense"
 KEYS = {
     "request", "max_model_len", "weights", "draft_weights_bytes", "kv_budget_bytes", "per_token",
-    "replay", "line", "advice", "exit_code", "hybrid_state", "kv", "assumptions", "cuda_graphs",
+    "replay", "line", "advice", "exit_code", "hybrid_state", "assumptions", "cuda_graphs",
     "draft_head_bytes", "draft_head_share_of_step", "rope_table_bytes",
 }  # fmt: skip
 
 
 @pytest.fixture
 def target(tmp_path):
-    return write_config(tmp_path / "target", config("qwen3_6_27b"))
-
-
-@pytest.fixture
-def dense(tmp_path):
-    found = json.loads((DENSE / "baichuan_m3_235b.json").read_text(encoding="utf-8"))
-    return write_config(tmp_path / "dense", found["config"])
+    folder = write_config(tmp_path / "target", config("qwen3_6_27b"))
+    write_shard(folder / "model.safetensors", {"weights": int(GIB_27B * GIB)})
+    return folder
 
 
 @pytest.fixture

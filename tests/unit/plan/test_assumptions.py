@@ -14,7 +14,7 @@ from tests.unit.plan.inputs import H200, MIB, write_config
 from vllm_eagle_ext import version
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.plan import run
-from vllm_eagle_ext.plan.request import Memory
+from vllm_eagle_ext.plan.run import Memory
 
 TRITON = ("--gdn-prefill", "triton")
 
@@ -62,11 +62,10 @@ def test_on_a_cpu(said):
 def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
     """All of 16 bit, but vLLM's kernels there take states of bfloat16 rows alone."""
     target = write_config(tmp_path / "other", config("qwen3_6_27b", dtype=published_in))
-    found = said(*H200, "--cpu", "--no-prefix-caching", of=target)
-    assert found["hybrid_state"] == {"auto": auto, "why": why}
-    assert found["replay"]["page_bytes"] == said(*H200, "--cpu", "--no-prefix-caching")["replay"][
-        "page_bytes"
-    ]  # fmt: skip
+    options = (*H200, "--cpu", "--weights-gib", "50")
+    planned = said(*options, of=target)
+    assert planned["hybrid_state"] == {"auto": auto, "why": why}
+    assert planned["replay"]["page_bytes"] == said(*options)["replay"]["page_bytes"]
 
 
 @pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
@@ -119,16 +118,15 @@ def test_a_draft_that_looks_both_ways_on_sm_100(said, tmp_path):
     dflash, *others = (
         published.materialise(found[slug], tmp_path / slug) for slug in slugs if slug in found
     )
-    options = (*H200, "--draft", str(dflash), *TRITON)
+    options = (str(dflash), *H200, *TRITON)
     b200 = said(*options, "--device", "sm_100")["replay"]
     assert (b200["attention_block_tokens"], b200["page_bytes"]) == (1024, 4 * MIB)
-    assert said(*options, "--device", "sm_100", "--attention-block", "16")["replay"][
-        "attention_block_tokens"
-    ] == said(*options, "--device", "sm_90")["replay"]["attention_block_tokens"] == 928  # fmt: skip
+    h100 = said(*options, "--device", "sm_90")["replay"]
+    assert h100["attention_block_tokens"] == 928
     quantised = said(*options, "--device", "sm_100", "--kv-dtype", "fp8")
     assert quantised["assumptions"]["attention_block_multiple"] == 16
     for causal in others:
-        seen = said(*H200, "--draft", str(causal), *TRITON, "--device", "sm_100")
+        seen = said(str(causal), *H200, *TRITON, "--device", "sm_100")
         assert seen["assumptions"]["attention_block_multiple"] == 16
 
 

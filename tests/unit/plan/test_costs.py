@@ -1,64 +1,34 @@
-"""`vllm-eagle plan`: its tables and its JSON, for one K and several, hybrid and dense targets, and where
-the size of the weights is from."""
+"""`vllm-eagle plan`: its tables and its JSON for one K and several, and the size of the weights."""
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.engine import has_gpu
-from tests.unit.plan.inputs import GIB, H200, write_config, write_shard
+from tests.support.engine import ROOT, has_gpu
+from tests.unit.cli.output import refusal
+from tests.unit.plan.inputs import GIB, H200, write_shard
 from vllm_eagle_ext.draft import headers
-from vllm_eagle_ext.plan.request import read_memory
 
-REST, H100S = H200[2:], ("-k", "5", "--gpu-mem", "80", "--tp", "8")
+REST = H200[2:]
 
 
-def test_one_k(plan, target):
-    result = plan(*H200)
+def test_the_page_shows_one_k(plan):
+    page = " ".join((ROOT / "docs/usage.md").read_text(encoding="utf-8").split())
+    result = plan(*H200, "--device", "sm_90")
     assert (result.exit_code, result.stderr) == (0, "")
-    lines = result.stdout.splitlines()
-    assert lines[0] == f"{target}: 48 gated delta nets, 16 full-attention layers"
-    assert lines[1] == "weights  50.1 GiB, estimated from config.json within 2%, no weights at hand"
-    assert lines[2].startswith("KV cache 76.6 GiB: 0.92 of 140 GiB, less weights, 128 MiB of rope")
-    assert lines[3] == (
-        "vLLM     0.32 (as given) on sm_90 (assumed); GDN prefill: flashinfer; attention blocks: "
-        "multiples of 16 tokens"
-    )
-    table = lines[5:17]
-    assert all(len(line) <= 100 for line in table)
-    cells = [re.split(r"\s{2,}", line.strip()) for line in table]
-    rows = {name: found for name, *found in cells}
-    assert rows["per request, with hybrid_state"] == ["per_token", "replay"]
-    assert rows["state blocks in each layer"] == ["17", "2"]
-    assert rows["one block of a layer, MiB (attention tokens)"] == ["3.38 (864)", "3.62 (928)"]
-    assert rows["layers of a cache group (padding of all groups)"] == ["16 (0)", "16 (0)"]
-    assert rows["recurrent state, MiB"] == ["2754", "348"]
-    assert rows["recorded inputs in it, MiB"] == ["0", "24"]
-    assert rows["keys and values of 32768 tokens, MiB"] == ["2052", "2088"]
-    assert rows["requests of 32768 tokens that fit"] == ["16", "32"]
-    assert rows["recurrent state moved per step, MiB"] == ["2448", "456"]
-    assert rows["that a CUDA graph of 512 tokens holds"] == ["32", "32"]
-    assert lines[17] == (
-        "Recurrent state: replay, 2 state blocks per request (per_token: 17): 348 MiB instead of 2754 "
-        "MiB per request, recorded inputs 24 MiB of it; 32 requests of 32768 tokens fit instead of 16."
-    )
-    assert lines[18] == (
-        "- 2 state blocks are a worst case: what prefix caching adds is held only while a text crosses "
-        "the end of a block."
-    )
-    assert lines[19] == (
-        "- Shorter requests show it more: of 8192 tokens, 90 run at a time instead of 23."
-    )
+    _, *lines = result.stdout.splitlines()  # the first names the target
+    assert len(lines) == 19
+    assert all(len(line) <= 100 for line in lines[4:16])
+    assert all(" ".join(line.split()) in page for line in lines)
 
 
 def test_json(said, plan):
     found = said(*H200, "--no-prefix-caching")
-    assert found["line"] == plan(*H200, "--no-prefix-caching").stdout.splitlines()[17]
+    assert found["line"] in plan(*H200, "--no-prefix-caching").stdout
     assert not any("worst case" in text for text in found["advice"])
     for scheme in ("per_token", "replay"):
         cost = found[scheme]
@@ -67,17 +37,13 @@ def test_json(said, plan):
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
 
 
-def test_the_length_is_the_target_s_own_unless_given(said):
-    assert said("-k", "7", "--gpu-mem", "140")["max_model_len"] == 262144
-
-
 @pytest.mark.parametrize("place", ["config.json", "another.json"])
-def test_a_config_instead_of_a_folder(said, target, place):
-    write_shard(target / "model.safetensors", {"weight": GIB})
+def test_a_config_instead_of_a_folder(said, plan, target, place):
     path = (target / "config.json").rename(target / place)
-    found = said(*H200, of=path)
-    assert found["per_token"]["pages_per_request"] == 17
-    assert found["weights"]["origin"].startswith("by its" if place == "config.json" else "estimated")
+    if place == "another.json":  # which says nothing about the files next to it
+        assert "add --weights-gib" in refusal(plan(*H200, of=path))
+    given = () if place == "config.json" else ("--weights-gib", "50")
+    assert said(*H200, *given, of=path)["per_token"]["pages_per_request"] == 17
 
 
 def test_each_is_the_plan_of_its_own(plan, said):
@@ -102,50 +68,7 @@ def test_several_k(plan):
 
 
 def test_advice_that_is_the_same_for_all_is_given_once(plan):
-    short = ("--gpu-mem", "140", "--max-model-len", "1024", "--max-num-seqs", "8")
-    text = plan("-k", "7,15", *short, "--cpu", "--prefix-caching").stdout
-    assert text.count("use --no-prefix-caching") == 1
-
-
-def test_a_k_that_is_named_twice_is_planned_once(said, plan):
-    assert json.loads(plan("-k", "3,3", *REST, "--json").stdout)["plans"] == [said("-k", "3", *REST)]
-
-
-def test_a_dense_target(plan, dense):
-    result = plan(*H100S, of=dense, columns=80)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert plan("-k", "3,5", *H100S[2:], of=dense).stdout == plan(*H100S, of=dense).stdout
-    assert "linear_num_key_heads" not in result.stdout
-    lines = result.stdout.splitlines()
-    assert lines[0] == f"{dense}: 94 layers of full attention"
-    assert lines[1] == "weights  437.9 GiB, estimated from config.json within 2%, no weights at hand"
-    rows = {line[:40].strip(): line[40:].strip() for line in lines[6:11]}
-    assert rows["keys and values of one token, KiB"] == "47"
-    assert rows["keys and values of 40960 tokens, MiB"] == "1880"
-    assert rows["requests of 40960 tokens that fit"] == "9"
-    assert lines[11] == (
-        "Not a hybrid target: no recurrent state to plan. Keys and values: 1880 MiB per request; "
-        "9 requests of 40960 tokens fit."
-    )
-
-
-def test_json_of_a_dense_target(said, dense):
-    found = said(*H100S, of=dense)
-    assert (found["per_token"], found["replay"], found["hybrid_state"]) == (None, None, None)
-    # Counted once on transformers' own model of this config, on the meta device.
-    assert found["weights"]["bytes"] == pytest.approx(2 * 235.0936e9, rel=0.001)
-
-
-def test_heads_are_the_query_s_where_none_are_stated(said, tmp_path):
-    llama = {
-        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512,
-        "intermediate_size": 256, "hidden_act": "silu", "max_position_embeddings": 2048,
-    }  # fmt: skip
-    found = said("-k", "3", "--gpu-mem", "8", of=write_config(tmp_path / "llama", llama))
-    assert found["kv"]["attention_bytes"] == 2 * 2048 * 2 * 64 * 2
-    parameters = 2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 256)
-    assert found["weights"]["bytes"] == 2 * parameters
-    assert found["kv_budget_bytes"] == int(8 * 0.92 * GIB - 2 * parameters - 2048 * 16 * 2 - 2 * GIB)
+    assert plan("-k", "7,15", "--gpu-mem", "140").stdout.count("are a worst case") == 1
 
 
 def test_weights_as_given(said):
@@ -159,7 +82,7 @@ def test_weights_by_their_files(said, target):
     assert said(*H200)["weights"] == {"bytes": 3 * GIB, "origin": "by its files"}
 
 
-def test_weights_by_an_index(said, target):
+def test_weights_by_an_index(said, plan, target):
     names = ["model-1.safetensors", "model-2.safetensors"]
     for name in (*names, "consolidated.safetensors"):
         write_shard(target / name, {name: GIB})
@@ -167,25 +90,13 @@ def test_weights_by_an_index(said, target):
     index.write_text(json.dumps({"weight_map": {name: name for name in names}}))
     assert said(*H200)["weights"]["bytes"] == 2 * GIB
     (target / names[1]).unlink()
-    found = said(*H200)["weights"]
-    assert found["bytes"] == pytest.approx(2 * 26.896e9, rel=0.001)
-    assert found["origin"].endswith("1 of its files are missing")
+    assert "'without 1 files'" in refusal(plan(*H200))
 
 
 def test_weights_of_a_file_with_a_huge_header(said, target, monkeypatch):
     write_shard(target / "model.safetensors", {"mtp.layers.0": GIB})
     monkeypatch.setattr(headers, "HEADER_LIMIT", 8)
     assert said(*H200)["weights"]["bytes"] == (target / "model.safetensors").stat().st_size
-
-
-def test_the_node_s_memory_is_what_vllm_counts():
-    """On machines with one node; of several, vLLM binds each rank to one."""
-    from vllm.utils.cpu_resource_utils import get_memory_node_info
-
-    # A virtual machine's memory may grow or shrink between the two.
-    assert read_memory(cpu=True).gib * GIB == pytest.approx(
-        get_memory_node_info(0).total_memory, rel=0.2
-    )
 
 
 def test_it_is_planned_with_and_named(plan, said):

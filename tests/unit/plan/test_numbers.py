@@ -6,17 +6,14 @@ import resource
 import subprocess
 import sys
 
-import pytest
-
 from tests.unit.memory.configs import config
 from tests.unit.plan.inputs import write_config
-from vllm_eagle_ext.memory.footprint import _request_sizes, _token_sizes
 
-GPU = ("--gpu-mem", "140", "--max-model-len", "32768")
+GPU = ("--gpu-mem", "140", "--max-model-len", "32768", "--weights-gib", "50")
 LARGE = ["1000000000", "2147483647", "1" + 30 * "0", "1" + 400 * "0", 5000 * "9"]
-COUNTS = ["-k", "--max-num-seqs", "--max-model-len", "--tp", "--attention-block", "--mamba-block-size"]
+COUNTS = ["-k", "--max-num-seqs", "--max-model-len", "--tp"]
 CASES = [
-    *[(option, number) for option in [*COUNTS, "--draft-window"] for number in LARGE],
+    *[(option, number) for option in COUNTS for number in LARGE],
     *[(option, f"1e{power}") for option in ("--gpu-mem", "--weights-gib", "--reserve-gib")
       for power in (12, 300, 308, 400)],
     ("--vllm", "0.32" + 5000 * "9"), ("--vllm", 5000 * "9"), ("--device", "sm_" + 5000 * "9"),
@@ -50,11 +47,3 @@ print("done")
         preexec_fn=within_bounds,
     )  # fmt: skip
     assert result.stdout == "done\n", result.stdout + result.stderr[-2000:]
-
-
-@pytest.mark.parametrize("requests", [1, 2, 5, 250, 256, 300, 1000, 5000])
-@pytest.mark.parametrize("rows", [1, 2, 4, 16, 600])
-@pytest.mark.parametrize("limit", [8, 512, 1024])
-def test_the_bound_leaves_out_no_size(limit, rows, requests):
-    every = [count * rows for count in {*_token_sizes(requests), requests}]
-    assert sorted(_request_sizes(limit, rows, requests)) == sorted(s for s in every if s <= limit)

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support import published
 from tests.support.checkpoints import tiny_draft
-from tests.support.drafts import valid_draft
 from tests.support.engine import has_gpu
 from tests.unit.cli.output import refusal
 from tests.unit.memory.configs import config
@@ -20,12 +19,7 @@ OPTIONS = [
     (("--device", "H100"), "--device is 'H100'. Allowed: the compute capability of an NVIDIA GPU"),
     (("--device", "sm_90", "--cpu"), "without --cpu: sm_80 (A100), sm_90 (H100, H200)"),
     (("--gdn-prefill", "cuda"), "--gdn-prefill is 'cuda'. Allowed: auto, triton, flashinfer, cutedsl"),
-    (("--no-prefix-caching", "--mamba-block-size", "8192"), "Allowed: a multiple of 8, for a hybrid"),
-    (("--mamba-block-size", "12"), "Allowed: a multiple of 8, for a hybrid target with prefix caching"),
-    (("--draft-window", "64"), "name the draft"),
-    (("--draft-window", "1"), "above 1"),
-    (("--draft-window", "wide"), "above 1"),
-    (("--draft-vocabulary", "ids.json"), "only with a draft"),
+    (("--eagle-ext", '{"draft_window": 64}'), "only with --by-vllm"),
     (("--tp", "3"), "tensor_parallel_size"),
     *(((option, "0"), option) for option in ("--tp", "-k", "--gpu-mem", "--max-num-seqs")),
     *(((option, value), option) for option, value in (
@@ -40,45 +34,20 @@ def test_options(plan, options, words):
     assert words in refusal(plan(*H200, *options))
 
 
-HYBRID = [
-    ({"max_position_embeddings": None}, "--max-model-len is missing"),
-    ({"vocab_size": None}, "What to do: say --weights-gib"),
-]
-DENSE = [
-    ({"kv_lora_rank": 512}, "kv_lora_rank of the target's config.json is "),
-    ({"layer_types": ["mamba"] * 94}, "layer_types of the target's config.json is "),
-    ({"layer_types": ["full_attention"]}, "layer_types of the target's config.json is "),
-    ({"num_attention_heads": None}, "num_attention_heads of the target's config.json is "),
-    (
-        {"sliding_window": 4096, "use_sliding_window": True},
-        "layer_types of the target's config.json is ",
-    ),
-    ({"hidden_act": "gelu"}, "What to do: say --weights-gib"),
-    ({"num_experts": None, "num_local_experts": 32}, "What to do: say --weights-gib"),
-    ({"vocab_size": None}, "What to do: say --weights-gib"),
-    ({"moe_intermediate_size": None}, "What to do: say --weights-gib"),
-]
-
-
 @pytest.mark.parametrize(
-    ("kind", "changes", "words"),
-    [("hybrid", *row) for row in HYBRID] + [("dense", *row) for row in DENSE], ids=str,
-)  # fmt: skip
-def test_targets(plan, tmp_path, dense, kind, changes, words):
-    content = config("qwen3_6_27b", **changes)
-    if kind == "dense":
-        content = json.loads((dense / "config.json").read_text()) | changes
-    of = write_config(tmp_path / "changed", content)
-    message = refusal(plan("-k", "7", "--gpu-mem", "140", of=of))
+    ("changes", "words"),
+    [
+        ({"max_position_embeddings": None}, "--max-model-len is missing"),
+        ({"linear_num_key_heads": None}, "What to do: add --by-vllm and a draft"),
+        ({"layer_types": ["full_attention"]}, "layer_types of the target's config.json is "),
+    ],
+    ids=str,
+)
+def test_targets(plan, tmp_path, changes, words):
+    of = write_config(tmp_path / "changed", config("qwen3_6_27b", **changes))
+    message = refusal(plan("-k", "7", "--gpu-mem", "140", "--weights-gib", "50", of=of))
     assert words in message
     assert message.count("\n") == 1
-    if "--weights-gib" in words:
-        assert plan("-k", "7", "--gpu-mem", "1000", "--weights-gib", "50", of=of).exit_code == 0
-
-
-def test_a_target_without_states_has_none_to_keep(plan, dense):
-    words = refusal(plan("-k", "3", "--gpu-mem", "80", "--mamba-block-size", "64", of=dense))
-    assert "--mamba-block-size is 64" in words
 
 
 def test_no_target(plan, target, tmp_path):
@@ -104,31 +73,8 @@ def test_no_gpu_to_read_the_memory_of(plan):
 def test_a_draft_of_another_kind(plan, tmp_path, slug):
     checkpoint = next(c for c in published.published() if c.slug == slug)
     draft = published.materialise(checkpoint, tmp_path / "draft")
-    message = refusal(plan(*H200, "--draft", str(draft)))
+    message = refusal(plan(str(draft), *H200))
     assert "DRAFT" in message or "of the draft's config.json" in message
-
-
-def test_a_window_of_layers_that_differ_in_causality(plan, tmp_path):
-    checkpoint = next(c for c in published.published() if c.slug == "specforge_qwen3_6_27b_dflash")
-    draft = str(published.materialise(checkpoint, tmp_path / "draft"))
-    message = refusal(plan(*H200, "--draft", draft, "--draft-window", "2048"))
-    assert "causal and bidirectional" in message
-
-
-@pytest.mark.parametrize(
-    ("family", "window", "words"),
-    [
-        ("dflash2", "64", "vLLM's own classes"),
-        ("dflash2", "auto", "vLLM's own classes"),
-        ("native", "16", "at least 17"),  # K = 15
-    ],
-)
-def test_a_window_that_a_start_refuses(plan, tmp_path, family, window, words):
-    draft = str(write_config(tmp_path / "draft", valid_draft(family).config))
-    assert plan(*H200, "--draft", draft).exit_code == 0
-    message = refusal(plan(*H200, "--draft", draft, "--draft-window", window))
-    assert "--draft-window" in message
-    assert words in message
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
@@ -156,5 +102,5 @@ def test_what_lies_in_the_place_of_a_drafts_weights(plan, tmp_path, name):
     draft = tiny_draft(tmp_path / "draft")
     (draft / "model.safetensors").unlink()
     (draft / name).write_text(LFS)
-    message = refusal(plan(*H200, "--draft", str(draft)))
+    message = refusal(plan(str(draft), *H200))
     assert f"{name} of '{draft}' is 'a Git LFS pointer, not the file itself'" in message

@@ -53,7 +53,7 @@ def test_a_mixed_batch_is_cut_in_two(mode):
     step = metadata.step
     assert step.rows.tolist() == [0, 1, 2, 3, 11, 12, 13]
     assert step.other_rows.tolist() == list(range(4, 11))
-    assert step.places.rows_of.tolist() == [0, 2, 3]
+    assert step.places.indices.tolist() == [0, 2, 3]
     assert step.batch.starts.tolist() == [0, 4, 6, 7]
     # What the parent's code sees: one prompt of seven tokens, nothing speculative.
     assert (metadata.num_prefills, metadata.num_decodes, metadata.num_actual_tokens) == (1, 0, 7)

@@ -86,7 +86,7 @@ class Steps:
         batch = self.cases[0].batch
         self.step = SimpleNamespace(
             rows=None, num_rows=sum(ROWS), num_requests=len(ROWS), batch=batch,
-            places=SimpleNamespace(rows_of=None),
+            places=SimpleNamespace(indices=None),
         )  # fmt: skip
         groups = SimpleNamespace(
             layer_names=[[layer.prefix for layer in self.layers]],

@@ -23,7 +23,7 @@ from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.memory.device import lacks_avx512
-from vllm_eagle_ext.plan.request import GIB
+from vllm_eagle_ext.memory.footprint import GIB
 from vllm_eagle_ext.start.check import find_platform
 from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 

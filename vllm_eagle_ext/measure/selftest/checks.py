@@ -17,11 +17,12 @@ import torch
 from vllm.config import VllmConfig
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, Step
-from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.self_check.compared import STEP_REQUESTS, Kernels
-from vllm_eagle_ext.replay.self_check.results import (
+from vllm_eagle_ext.replay.self_check.compared import (
+    STEP_REQUESTS,
     KernelCheck,
+    Kernels,
     Part,
     compare_bits,
     error_line,
@@ -162,7 +163,7 @@ class _Batches:
         self.first = self.made[0]
         self.order = MIXED if mixed else list(range(STEP_REQUESTS))
         self.others = sorted(set(range(WHOLE)) - set(self.order)) if mixed else []
-        self.rows_of = self._int32(self.order) if mixed else None
+        self.indices = self._int32(self.order) if mixed else None
         self.tables, self.left = self._tables(), list[torch.Tensor]()
         self.sampled = self._of_whole(self.first.num_sampled)
         self.computed = self._of_whole(self.first.align.num_computed)
@@ -209,8 +210,8 @@ class _Batches:
     def step(self) -> Step:
         """Make a padded step as a builder does of one group, before state blocks are gathered."""
         starts = self.first.batch.starts
-        places = BlockPlaces(STEP_REQUESTS, self.rows_of, self.lengths, self.first.align.block_size)
-        others = places._replace(requests=len(self.others), rows_of=self._int32(self.others))
+        places = BlockPlaces(STEP_REQUESTS, self.indices, self.lengths, self.first.align.block_size)
+        others = places._replace(requests=len(self.others), indices=self._int32(self.others))
         return Step(
             batch=Batch(starts, starts), num_rows=self.first.num_rows, num_requests=STEP_REQUESTS,
             rows_per_request=self.shapes.T, rows=None, other_rows=starts, places=places,
@@ -239,7 +240,7 @@ class _Batches:
         if self.aligned:
             align = Align.of([self.tables[group]], self.computed, self.first.align.block_size)
         mine = type(plan)(*(part[:STEP_REQUESTS] for part in plan))
-        kernels.replay.plan(batch, self.sampled, self.rows_of, align, mine)
+        kernels.replay.plan(batch, self.sampled, self.indices, align, mine)
         self.apply[group](batch, mine)
         return out[: step.num_rows]
 

@@ -17,8 +17,13 @@ import torch
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
 from vllm_eagle_ext.measure.selftest import checks, timing
-from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.results import KernelCheck, error_line, is_device_lost
+from vllm_eagle_ext.replay.self_check.compared import (
+    KernelCheck,
+    Kernels,
+    error_line,
+    is_device_lost,
+    run,
+)
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 WIDTH = 128  # of all their heads

@@ -19,7 +19,7 @@ from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import OVERRIDES, VerifyRequest
 from vllm_eagle_ext.measure.verify.verdicts import Check, not_applicable
-from vllm_eagle_ext.plan.request import GIB
+from vllm_eagle_ext.memory.footprint import GIB
 from vllm_eagle_ext.start.check import CheckResult, run_check
 
 if TYPE_CHECKING:

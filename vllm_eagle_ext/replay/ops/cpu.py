@@ -96,7 +96,7 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
     """Fill `out` [columns, G, R]: the state block of each request in each group's table, then the blocks
     of the columns after it; NULL_BLOCK after the last request."""
     count, result = places.requests, out.numpy()
-    everywhere = np.arange(count) if places.rows_of is None else places.rows_of.numpy()
+    everywhere = np.arange(count) if places.indices is None else places.indices.numpy()
     first = np.zeros(count, dtype=np.int64)
     if places.seq_lens is not None:
         first = np.maximum(places.seq_lens.numpy()[everywhere] - 1, 0) // places.block_size
@@ -109,26 +109,26 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
 def plan(
     batch: Batch,
     num_sampled: torch.Tensor,  # [requests of the whole batch] int32
-    rows_of: torch.Tensor | None,  # [R] int32: row of the whole batch of each request
+    indices: torch.Tensor | None,  # [R] int32: row of the whole batch of each request
     align: Align | None,
     out: CommitPlan,
 ) -> None:
     """Plan what each group commits: at least one row. The first row of a request is always a token of
     its text, also where nothing was sampled (the last token of a prompt, run as a verify row)."""
     for group in range(batch.groups):
-        _plan_group(batch.of_group(group), num_sampled, rows_of, align, group, out.of_group(group))
+        _plan_group(batch.of_group(group), num_sampled, indices, align, group, out.of_group(group))
 
 
 def _plan_group(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     group: int,
     out: CommitPlan,
 ) -> None:
     blocks = batch.state_blocks.numpy()
-    everywhere = np.arange(len(blocks)) if rows_of is None else rows_of.numpy()
+    everywhere = np.arange(len(blocks)) if indices is None else indices.numpy()
     sampled = num_sampled.numpy()[everywhere]
     is_active = blocks > NULL_BLOCK
     count = np.minimum(np.maximum(sampled, 1), np.diff(batch.starts.numpy())) * is_active
@@ -156,16 +156,14 @@ class Commit:
     """Writes what a plan says, layer by layer."""
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on."""
+        """Keep the layers, as `types.CommitKernel` does."""
         self._groups: dict[int, list[tuple[StateCache, Gating]]] = {}
         for cache, gating, group in layers:
             self._groups.setdefault(group, []).append((cache, gating))
         self._history = history
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
+        """Write, as `types.CommitKernel` does."""
         for group, layers in self._groups.items():
             self._apply(layers, batch.tables[group], plan.of_group(group))
 

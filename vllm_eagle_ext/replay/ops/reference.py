@@ -90,31 +90,31 @@ def verify(
 def plan(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     out: CommitPlan,
 ) -> None:
     """Turn the sampled counts [requests of the whole batch] into what `Commit` writes.
 
-    rows_of [R]: where a request stands in the whole batch, None if in the same place.
+    indices [R]: where a request stands in the whole batch, None if in the same place.
     """
     for tensor in out:
         tensor.fill_(NULL_BLOCK)
     for group in range(batch.groups):
         table = None if align is None else align.tables.tensors[group]
-        _reference_plan(batch.of_group(group), num_sampled, rows_of, align, table, out.of_group(group))
+        _reference_plan(batch.of_group(group), num_sampled, indices, align, table, out.of_group(group))
 
 
 def _reference_plan(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     block_table: torch.Tensor | None,
     out: CommitPlan,
 ) -> None:
     for i, block, _, count in _active(batch):
-        request = i if rows_of is None else int(rows_of[i])
+        request = i if indices is None else int(indices[i])
         rows_to_commit = min(max(int(num_sampled[request]), 1), count)
         out.rows_to_commit[i], out.final[i] = rows_to_commit, block
         if align is not None and block_table is not None:
@@ -136,13 +136,11 @@ class Commit:
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on."""
+        """Keep the layers, as `types.CommitKernel` does."""
         self._layers, self._history, self._dtype = tuple(layers), history, dtype
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
+        """Write, as `types.CommitKernel` does."""
         for cache, gating, group in self._layers:
             self._apply(cache, gating, batch.of_group(group), plan.of_group(group))
 

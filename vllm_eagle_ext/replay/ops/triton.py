@@ -285,8 +285,7 @@ class Commit:
     """
 
     def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """Keep the layers, each as `types.Layer`; `history`: W - 1, the inputs that the convolution
-        looks back on."""
+        """Keep the layers, as `types.CommitKernel` does."""
         self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds only addresses
         caches, _, groups = zip(*self._layers, strict=True)
         first = caches[0]
@@ -315,8 +314,7 @@ class Commit:
         return (*inner, self._alignment(cache.state))
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
-        """Write per request state and conv state after `rows_to_commit` rows, and at the block
-        boundary."""
+        """Write, as `types.CommitKernel` does."""
         if batch.state_blocks.shape[-1]:
             self._launch(batch, plan)
             self._move_conv_states(batch, plan)

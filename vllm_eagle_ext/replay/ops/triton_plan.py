@@ -25,11 +25,11 @@ CHANNEL_BLOCK = 256
 
 @triton.jit(
     do_not_specialize=["requests", "padded", "table_row", "out_row", "block_size"],
-    do_not_specialize_on_alignment=["addresses", "rows_of", "seq_lens", "out"],
+    do_not_specialize_on_alignment=["addresses", "indices", "seq_lens", "out"],
 )
 def _gather_blocks(
     addresses: tl.tensor,
-    rows_of: tl.tensor,
+    indices: tl.tensor,
     seq_lens: tl.tensor,
     out: tl.tensor,
     requests: tl.tensor,
@@ -44,7 +44,7 @@ def _gather_blocks(
     """Gather in one program per part of the requests and cache group."""
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     active = i < requests
-    request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
+    request = tl.load(indices + i, mask=active, other=0) if MAPPED else i
     column = tl.zeros([BLOCK], tl.int32)
     if ALIGNED:
         length = tl.load(seq_lens + request, mask=active, other=1)
@@ -61,7 +61,7 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
     first = tables.tensors[0]
     _gather_blocks[(triton.cdiv(padded, GATHER_BLOCK), groups)](
         tables.addresses,
-        first if places.rows_of is None else places.rows_of,
+        first if places.indices is None else places.indices,
         first if places.seq_lens is None else places.seq_lens,
         out,
         places.requests,
@@ -69,7 +69,7 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
         first.stride(0),
         out.stride(1),
         places.block_size,
-        MAPPED=places.rows_of is not None,
+        MAPPED=places.indices is not None,
         ALIGNED=places.seq_lens is not None,
         BLOCK=GATHER_BLOCK,
         num_warps=4,
@@ -79,13 +79,13 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
 # Its tensors are a step's, aligned or not: one variant for all.
 @triton.jit(
     do_not_specialize=["requests", "columns", "table_row"],
-    do_not_specialize_on_alignment=["state_blocks", "starts", "num_sampled", "rows_of", "num_computed"],
+    do_not_specialize_on_alignment=["state_blocks", "starts", "num_sampled", "indices", "num_computed"],
 )
 def _plan(
     state_blocks: tl.tensor,
     starts: tl.tensor,
     num_sampled: tl.tensor,
-    rows_of: tl.tensor,
+    indices: tl.tensor,
     addresses: tl.tensor,
     num_computed: tl.tensor,
     rows_to_commit: tl.tensor,
@@ -110,7 +110,7 @@ def _plan(
     block = tl.load(blocks + i * blocks_step, mask=here, other=NULL)
     rows = tl.load(starts + i + 1, mask=here, other=0) - tl.load(starts + i, mask=here, other=0)
     active = (block > NULL) & (rows > 0)
-    request = tl.load(rows_of + i, mask=active, other=0) if MAPPED else i
+    request = tl.load(indices + i, mask=active, other=0) if MAPPED else i
     sampled = tl.load(num_sampled + request, mask=active, other=0)
     length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
 
@@ -147,16 +147,11 @@ def strides(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:
 def plan(
     batch: Batch,
     num_sampled: torch.Tensor,
-    rows_of: torch.Tensor | None,
+    indices: torch.Tensor | None,
     align: Align | None,
     out: CommitPlan,
 ) -> None:
-    """Turn the sampled counts into what `Commit` writes.
-
-    num_sampled [requests of the whole batch] int32; rows_of [R] int32: where a request stands there,
-    None if in the same place. At least the first row is committed: a prompt's last token that ran as a
-    verify row samples nothing. A step passes one block boundary at most: block_size >= T.
-    """
+    """Turn the sampled counts into what `Commit` writes, as `types.ReplayKernels.plan` does."""
     requests = batch.state_blocks.shape[-1]
     if not requests:
         return
@@ -164,12 +159,10 @@ def plan(
         raise ValueError(f"{len(align.tables.tensors)} block tables for {batch.groups} cache groups")
     table = align.tables.tensors[0] if align else batch.state_blocks
     _plan[(triton.cdiv(requests, PLAN_BLOCK), batch.groups)](
-        *(
-            batch.state_blocks,
-            batch.starts,
-            num_sampled,
-            batch.state_blocks if rows_of is None else rows_of,
-        ),
+        batch.state_blocks,
+        batch.starts,
+        num_sampled,
+        batch.state_blocks if indices is None else indices,
         *(align.tables.addresses, align.num_computed)
         if align
         else (batch.state_blocks, batch.state_blocks),
@@ -179,7 +172,7 @@ def plan(
         *strides(batch, out),
         table.stride(0),
         align.block_size if align else 1,
-        MAPPED=rows_of is not None,
+        MAPPED=indices is not None,
         ALIGNED=align is not None,
         BLOCK=PLAN_BLOCK,
         num_warps=4,

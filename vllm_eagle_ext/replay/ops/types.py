@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines what the implementations take. Needs only torch and numpy.
+"""Defines what the implementations take, and what a platform offers. Needs only torch and numpy.
 
 Letters: N rows of all requests, R requests, T rows of one request at most (1 + K drafts), H key heads,
 HV value heads, DK and DV their widths, P state blocks, W width of the convolution, G cache groups.
@@ -18,10 +18,13 @@ vLLM's metrics count accepted drafts, without the anchor: n - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
 
 NULL_BLOCK = 0  # block 0 of vLLM's cache belongs to no request: one there is padding, and not touched
 
@@ -132,7 +135,7 @@ class BlockPlaces(NamedTuple):
     """Where the block tables hold the state blocks of some of a batch's requests."""
 
     requests: int
-    rows_of: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
+    indices: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
     seq_lens: torch.Tensor | None  # [requests of the whole batch] int32, with `align`: the last token's
     block_size: int  # column is taken; without it the first
 
@@ -166,17 +169,15 @@ class Step(NamedTuple):
     rows_per_request: int  # T
     rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
     other_rows: torch.Tensor  # the tokens that are not verified
-    places: BlockPlaces  # of the verified requests; its rows_of are their places in the whole batch
+    places: BlockPlaces  # of the verified requests; its indices are their places in the whole batch
     other_places: BlockPlaces | None  # of the other requests, in a mixed batch
     num_computed: torch.Tensor | None  # with `align`: as in `Align`
     ones: torch.Tensor  # [R] int32, for vLLM's convolution: conv states, too, are committed ones
     built: dict[int, Batch]  # of all groups that take part, by number; the groups share it
 
 
-class PaddingBatch(Protocol):
-    """Makes a batch of requests that are padding, gathered as a step's own."""
-
-    def __call__(self, rows_of: torch.Tensor | None, requests: int = 1) -> Batch: ...
+# Makes a batch of requests that are padding: `CacheGroups.padding_batch`, but for its step.
+PaddingBatch = Callable[..., Batch]
 
 
 class CommitKernel(Protocol):
@@ -207,7 +208,7 @@ class ReplayKernels(Protocol):
         self,
         batch: Batch,
         num_sampled: torch.Tensor,  # [requests of the whole batch] int32
-        rows_of: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
+        indices: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
         align: Align | None,
         out: CommitPlan,
     ) -> None:
@@ -226,3 +227,48 @@ class Implementation(NamedTuple):
     exact: bool  # computes what vLLM's own kernel does, bit for bit
     # Widths of keys and values, T, dtypes of rows and states -> why it cannot run them, if so.
     unsupported_reason: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None
+
+
+class ReplayOps:
+    """What a platform offers to layer, metadata and commit: `on_cpu.CpuOps`, `on_gpu.GpuOps`."""
+
+    candidates: tuple[Implementation, ...]  # the fastest first: a start takes the first that is right
+    scratch_blocks: int  # per request, next to the block that holds its state
+    gathers_by_address: bool  # block tables are read where they stand, whatever tensor they were seen in
+
+    @property
+    def steps_plain_decodes(self) -> bool:
+        """Say whether vLLM's plain decode can step states in this package's state blocks."""
+        return True
+
+    def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
+        """Fill `out` [1 + scratch_blocks, groups, R]: the state block of each request in each group's
+        table, then its scratch block; NULL_BLOCK after the last request."""
+        raise NotImplementedError
+
+    def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
+        """Prepare the batch once a step, before the layers run."""
+        return batch
+
+    def warm_up(
+        self,
+        kernels: ReplayKernels,
+        padding_batch: PaddingBatch,
+        align: Align | None,
+        num_sampled: torch.Tensor,
+        commit: CommitKernel,
+        plan: CommitPlan,
+        layer: Layer,
+    ) -> None:
+        """Prepare later steps at the first commit, whose buffers and first layer these are."""
+
+    def convolve(
+        self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
+    ) -> torch.Tensor:
+        """Convolve x [N, dim] -> [N, dim]; append the inputs to the conv states, which a commit moves
+        on."""
+        raise NotImplementedError
+
+    def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
+        """Run vLLM's own code for prompts and plain decodes, with what `_forward_core` takes."""
+        raise NotImplementedError

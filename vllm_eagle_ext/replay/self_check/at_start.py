@@ -22,10 +22,9 @@ from vllm.platforms import current_platform
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
+from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import ReplayKernels
-from vllm_eagle_ext.replay.platform_ops import replay_ops
-from vllm_eagle_ext.replay.self_check.compared import Kernels, run
-from vllm_eagle_ext.replay.self_check.results import KernelCheck
+from vllm_eagle_ext.replay.self_check.compared import KernelCheck, Kernels, run
 from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel, gpu_kernel
 
 logger = get_logger(__name__)
@@ -56,12 +55,12 @@ def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
 
 
 def resolve_kernels(
-    layers: Iterable[QwenGatedDeltaNetAttention], asked: str, *, must_replay: bool
+    layers: Iterable[QwenGatedDeltaNetAttention], option: str, *, must_replay: bool
 ) -> ReplayKernels | None:
     """Check the kernels for the shapes of these layers, on all ranks of the tensor-parallel group, and
     take the first that are right.
 
-    asked: the option `replay_kernels`.
+    option: `replay_kernels`.
 
     Returns:
         The kernels that they may replay with; None where they are to stay vLLM's. All ranks return the
@@ -75,29 +74,29 @@ def resolve_kernels(
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     # A plan's, of a device that may not be here.
     if all(getattr(layer.A_log, "is_meta", False) for layer in layers):
-        return candidates(asked, shapes)[0].replay
+        return candidates(option, shapes)[0].replay
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
     # The first candidate that is right on all ranks.
-    for kernels in candidates(asked, shapes):
-        found = on_all_ranks(_check(kernels, shapes, device), group)
-        wrong = [each.line for each in found if not each.ok]
+    for kernels in candidates(option, shapes):
+        verdicts = on_all_ranks(_check(kernels, shapes, device), group)
+        wrong = [each.line for each in verdicts if not each.ok]
         if not wrong:
             if group.rank_in_group == 0:
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
-                logger.info("Self-check of replay: %s", "; ".join(each.line for each in found))
+                logger.info("Self-check of replay: %s", "; ".join(each.line for each in verdicts))
             return kernels.replay
         failed += wrong
-        if any(each.device_lost for each in found):
+        if any(each.device_lost for each in verdicts):
             raise _device_lost(failed)
     # None is.
-    must = must_replay or asked != "auto"
+    must = must_replay or option != "auto"
     _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
     return None
 
 
-def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:
+def candidates(option: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[Kernels]:
     """List the kernels of this platform that may run, the first to be preferred.
 
     Raises:
@@ -111,17 +110,17 @@ def candidates(asked: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[K
         for each in shapes
         if (reason := candidate.unsupported_reason(each.DK, each.DV, each.T, each.model, each.state))
     }
-    if asked in reasons:
+    if option in reasons:
         raise HybridStateError(
             field=KERNELS_OPTION,
-            value=asked,
-            allowed=f"'auto' or 'sequential' for this target: {reasons[asked]}",
+            value=option,
+            allowed=f"'auto' or 'sequential' for this target: {reasons[option]}",
             remedy="leave the option out",
         )
     return [
         Kernels(candidate.name, candidate.kernels, candidate.exact, ops.prepare, per_token)
         for candidate in ops.candidates
-        if candidate.name not in reasons and asked in ("auto", candidate.name)
+        if candidate.name not in reasons and option in ("auto", candidate.name)
     ]
 
 
@@ -152,8 +151,8 @@ def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> lis
     torch.distributed.all_gather_object(gathered, mine, group=group.cpu_group)
     others = [
         verdict._replace(line=f"rank {rank}: {verdict.line}")
-        for rank, found in enumerate(gathered)
-        for verdict in found
+        for rank, verdicts in enumerate(gathered)
+        for verdict in verdicts
         if rank and not verdict.ok
     ]
     return gathered[0] + others
@@ -170,11 +169,11 @@ def _device_lost(failed: Sequence[str]) -> HybridStateError:
 
 
 def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:
-    found = "; ".join(failed)
+    lines = "; ".join(failed)
     if must_replay:
         raise HybridStateError(
             field="self-check of replay's kernels",
-            value=found,
+            value=lines,
             allowed="kernels that compute on this device what vLLM's own do, where states must be kept "
             f"by replay: with {OPTION} 'replay', replay_kernels or enable_adaptive_verification, and on "
             "a CPU with vLLM 0.32 where K changes (a schedule of K)",
@@ -186,6 +185,6 @@ def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) ->
             "Self-check of replay FAILED: %s. The kernels gave wrong results here. vLLM's own scheme "
             "per_token runs instead: one state block per draft token, so fewer requests fit. Ignore "
             "what the log and /metrics said of replay before. %s.",
-            found,
+            lines,
             ASK,
         )

@@ -1,36 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs verify, plan and commit on a made-up step and vLLM's own kernel; compares what they wrote."""
+"""Runs verify, plan and commit on a made-up step and vLLM's own kernel, and says which values differ, or
+which kernel raised and whether the device runs another one after it."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from vllm_eagle_ext.replay.ops import reference
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKernels
-from vllm_eagle_ext.replay.self_check.results import (
-    KernelCheck,
-    Part,
-    calling,
-    compare_bits,
-    compare_error,
-    error_line,
-    is_device_lost,
-    relative_error,
-)
 from vllm_eagle_ext.replay.self_check.step import (
     MadeStep,
     PerToken,
-    PerTokenKernel,
     Shapes,
     copy_of,
     empty_plan,
     make_step,
     run_per_token,
 )
+
+# Of PyTorch and of Triton's launcher; the number of an error is in neither's exception everywhere.
+CUDA_ERRORS = ("CUDA error", "Triton Error [CUDA]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Compares one part of a step with what was expected.
+
+    limit: of `error`, for kernels that may round otherwise than vLLM's; None: not one bit may differ.
+    """
+
+    name: str
+    values: int
+    differing: int
+    max_abs: float
+    max_rel: float  # of the largest expected magnitude
+    first: str | None  # where the first difference is, and what stands there
+    error: float = 0.0  # relative to fp64, root mean square
+    limit: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.differing == 0 if self.limit is None else self.error <= self.limit  # not of a NaN
+
+    def __str__(self) -> str:
+        if self.limit is not None:
+            return f"{self.name}: error {self.error:.3g} of fp64, allowed {self.limit:.3g}"
+        if self.ok:
+            return f"{self.name}: equal in all bits"
+        return (
+            f"{self.name}: {self.differing} of {self.values} values differ, by up to {self.max_abs:.3g} "
+            f"({self.max_rel:.3g} of the largest), first {self.first}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCheck:
+    """Says whether kernels do on this device what vLLM's own do."""
+
+    kernels: str  # "sequential", "chunked"
+    shapes: str
+    parts: tuple[Part, ...] = ()
+    milliseconds: float = 0.0
+    error: str | None = None  # of a kernel that raised
+    device_lost: bool = False  # after that error nothing runs any more in this process
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and bool(self.parts) and all(part.ok for part in self.parts)
+
+    def __str__(self) -> str:
+        """Write one line."""
+        return f"{self.kernels} kernels, {self.shapes}: {self._found()}"
+
+    def _found(self) -> str:
+        if self.error is not None:
+            return f"failed with {self.error}"
+        wrong = [str(part) for part in self.parts if not part.ok]
+        if wrong:
+            return "; ".join(wrong)
+        bounded = [str(part) for part in self.parts if part.limit is not None]
+        equal = "all bits as vLLM's own" if not bounded else "; ".join(bounded)
+        return f"{equal} ({self.milliseconds:.0f} ms)"
+
+
+class KernelError(Exception):
+    """Names the kernel whose call raised its cause."""
+
+
+@contextmanager
+def calling(kernel: str, device: torch.device) -> Iterator[None]:
+    """Name the kernel in what it raises. A GPU lags the host: its errors are waited for.
+
+    Raises:
+        KernelError: from the exception of the call.
+    """
+    try:
+        yield
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except Exception as error:
+        raise KernelError(kernel) from error
+
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
 # itself compared with fp64. Over 256 steps the tests hold them to 1.5; one step of a few rows scatters
@@ -54,7 +131,7 @@ class Kernels(NamedTuple):
     replay: ReplayKernels
     exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
-    per_token: PerTokenKernel  # vLLM's own on the same device
+    per_token: Callable[..., torch.Tensor]  # vLLM's own on the same device, as `run_per_token` takes it
 
     def batches(self, shapes: Shapes) -> tuple[int, ...]:
         """Say how many requests the steps have that show all there is."""
@@ -101,7 +178,7 @@ def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[
 
     # What was written, and what nobody had to write.
     written = list(_written(step))
-    yield from (_exact if kernels.exact else _bounded)(step, before, theirs, out, written)
+    yield from _compare_results(kernels, step, before, theirs, out, written)
     history = shapes.W - 1
     moved = torch.stack([step.cache.conv[block, :, :history] for _, _, block in written])
     yield compare_bits("conv states", moved, torch.stack([
@@ -141,10 +218,10 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     ]
     mine: list[torch.Tensor] = []
     expected: list[torch.Tensor] = []
-    for rows_of, sampled, form in forms:
+    for indices, sampled, form in forms:
         for run_plan, plans in ((kernels.replay.plan, mine), (reference.plan, expected)):
             plan = empty_plan(step)
-            run_plan(batch, sampled, rows_of, form, plan)
+            run_plan(batch, sampled, indices, form, plan)
             plans.append(torch.stack(list(plan)))
     return compare_bits("plan", torch.stack(mine), torch.stack(expected))
 
@@ -155,38 +232,26 @@ def _compare_records(step: MadeStep) -> Part:
     return compare_bits("recorded inputs", torch.cat(mine), keys)
 
 
-def _exact(
+def _compare_results(
+    kernels: Kernels,
     step: MadeStep,
     before: MadeStep,
     theirs: PerToken,
     out: torch.Tensor,
     written: list[tuple[int, int, int]],
 ) -> Iterator[Part]:
-    yield compare_bits("outputs", out[: step.num_rows], theirs.outputs[: step.num_rows])
-    mine = torch.stack([step.cache.state[block] for _, _, block in written])
-    yield compare_bits(
-        "states", mine, torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
-    )
-
-
-def _bounded(
-    step: MadeStep,
-    before: MadeStep,
-    theirs: PerToken,
-    out: torch.Tensor,
-    written: list[tuple[int, int, int]],
-) -> Iterator[Part]:
-    outputs, states = _in_fp64(before, written)
+    """Compare outputs and written states with vLLM's own; those that may round otherwise with fp64."""
     count = step.num_rows
-    mine = torch.stack([step.cache.state[block] for _, _, block in written])
-    own = torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
-    for name, found, stock, exact in (
-        ("outputs", out[:count], theirs.outputs[:count], outputs),
-        ("states", mine, own, states),
-    ):
-        unit = torch.finfo(found.dtype).eps / 2
+    ours = out[:count], torch.stack([step.cache.state[block] for _, _, block in written])
+    after = torch.stack([theirs.after(step, i, rows) for i, rows, _ in written])
+    results = zip(("outputs", "states"), ours, (theirs.outputs[:count], after), strict=True)
+    if kernels.exact:
+        yield from (compare_bits(*result) for result in results)
+        return
+    for (name, mine, stock), exact in zip(results, _in_fp64(before, written), strict=True):
+        unit = torch.finfo(mine.dtype).eps / 2
         limit = max(FACTOR * relative_error(stock, exact), ROUNDINGS * unit)
-        yield compare_error(name, found, exact, limit)
+        yield compare_error(name, mine, exact, limit)
 
 
 def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,3 +281,83 @@ def _compare_others(
         before.cache.records[_block_of(step, i)] = step.cache.records[_block_of(step, i)]
     kept = [block for block in range(len(step.whole)) if block not in step.scratch]
     return compare_bits("other bytes", step.whole[kept], before.whole[kept])
+
+
+def error_line(error: Exception) -> str:
+    """Say in one line what was raised, and by which kernel if that is known."""
+    cause = error.__cause__ if isinstance(error, KernelError) else None
+    if cause is not None:
+        return f"{_one_line(cause)}, in {error}"
+    return _one_line(error)
+
+
+def is_device_lost(error: Exception, device: torch.device) -> bool:
+    """Find out whether each further call of this process fails, as after an illegal memory access.
+
+    CUDA answers with the first error until the process ends. Others, such as memory that is short or a
+    launch that it does not take, leave the device as it was.
+    """
+    cause = error.__cause__ if isinstance(error, KernelError) else error
+    says_so = any(kind in str(cause) for kind in CUDA_ERRORS)
+    is_cuda = says_so or isinstance(cause, torch.AcceleratorError)
+    if not is_cuda or device.type != "cuda":
+        return is_cuda
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def compare_bits(name: str, mine: torch.Tensor, expected: torch.Tensor) -> Part:
+    """Compare bit for bit; both of one shape and dtype."""
+    differs = _bits(mine) != _bits(expected)
+    count = int(differs.sum())
+    if not count:
+        return Part(name=name, values=mine.numel(), differing=0, max_abs=0.0, max_rel=0.0, first=None)
+    max_abs, max_rel = _largest(mine, expected)
+    at = tuple(int(i) for i in torch.unravel_index(differs.flatten().int().argmax(), mine.shape))
+    first = f"at {list(at)}: {mine[at].item():.6g} for {expected[at].item():.6g}"
+    return Part(
+        name=name, values=mine.numel(), differing=count, max_abs=max_abs, max_rel=max_rel, first=first
+    )
+
+
+def compare_error(name: str, mine: torch.Tensor, exact: torch.Tensor, limit: float) -> Part:
+    """Compare with fp64 values."""
+    max_abs, max_rel = _largest(mine, exact)
+    return Part(
+        name=name,
+        values=mine.numel(),
+        differing=int((mine.double() != exact).sum()),
+        max_abs=max_abs,
+        max_rel=max_rel,
+        first=None,
+        error=relative_error(mine, exact),
+        limit=limit,
+    )
+
+
+def relative_error(mine: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the root mean square of the differences, relative to that of the fp64 values."""
+    return float((mine.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def _largest(mine: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """Return the largest difference, itself and relative to the largest expected magnitude; inf of a
+    NaN."""
+    expected = expected.double()
+    largest = float((mine.double() - expected).abs().max())
+    if math.isnan(largest):
+        return math.inf, math.inf
+    return largest, largest / max(float(expected.abs().max()), 1e-300)
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"

@@ -9,9 +9,10 @@ state of the run stays as it is. Letters as in `ops.types`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -195,21 +196,6 @@ def _make_cache(
     return cache, whole
 
 
-class PerTokenKernel(Protocol):
-    """Runs R requests from the state in `table`'s column `accepted` - 1, and stores the state after
-    row t into column t."""
-
-    def __call__(
-        self,
-        rows: Rows,
-        gating: Gating,
-        states: torch.Tensor,  # [P, HV, DV, DK]
-        table: torch.Tensor,  # [R, T] int32: blocks
-        accepted: torch.Tensor,  # [R] int32
-        starts: torch.Tensor,  # [R + 1] int32
-    ) -> torch.Tensor: ...  # outputs [N, HV, DV]
-
-
 class PerToken(NamedTuple):
     """What vLLM's kernel made of a step."""
 
@@ -221,8 +207,14 @@ class PerToken(NamedTuple):
         return self.states[sum(step.lengths[:request]) + rows]
 
 
-def run_per_token(step: MadeStep, kernel: PerTokenKernel) -> PerToken:
-    """Run vLLM's kernel on the step's rows; the step stays as it is."""
+def run_per_token(step: MadeStep, kernel: Callable[..., torch.Tensor]) -> PerToken:
+    """Run vLLM's kernel on the step's rows; the step stays as it is.
+
+    Args:
+        kernel: `gpu_kernel` or `cpu_kernel`. It runs R requests from the state in the column
+            `accepted` - 1 of `table` [R, T], stores the state after row t into column t, and returns
+            the outputs [N, HV, DV].
+    """
     count = step.num_rows
     table, first = _block_table(step)
     states = step.cache.state.new_zeros(1 + count, *step.cache.state.shape[1:])
@@ -270,8 +262,8 @@ def gpu_kernel(
         num_accepted_tokens=accepted,
         use_qk_l2norm_in_kernel=True,
     )
-    found: torch.Tensor = out[0]
-    return found
+    outputs: torch.Tensor = out[0]
+    return outputs
 
 
 def cpu_kernel(
@@ -286,7 +278,7 @@ def cpu_kernel(
     from vllm import _custom_ops as ops
 
     blocks, heads, value_dim, key_dim = states.shape
-    found: torch.Tensor = ops.fused_sigmoid_gating_delta_rule_update_spec_cpu(
+    outputs: torch.Tensor = ops.fused_sigmoid_gating_delta_rule_update_spec_cpu(
         A_log=gating.A_log,
         dt_bias=gating.dt_bias,
         q=rows.query,
@@ -300,4 +292,4 @@ def cpu_kernel(
         cu_seqlens=starts,
         use_qk_l2norm_in_kernel=True,
     )
-    return found
+    return outputs

@@ -155,15 +155,15 @@ def test_plan_equals_the_reference():
     starts = torch.tensor([0, *(max(count, 0) for count in counts)]).cumsum(0).to(torch.int32).to(DEVICE)
     blocks = int32(*(0 if count == PADDING else i + 1 for i, count in enumerate(counts)))
     whole = requests + 20
-    rows_of = torch.randperm(whole, generator=torch.Generator().manual_seed(0))[:requests]
-    rows_of = rows_of.to(torch.int32).to(DEVICE)
-    rows_of[blocks == 0] = 1 << 20
+    indices = torch.randperm(whole, generator=torch.Generator().manual_seed(0))[:requests]
+    indices = indices.to(torch.int32).to(DEVICE)
+    indices[blocks == 0] = 1 << 20
     table = torch.arange(1, whole * columns + 1, dtype=torch.int32, device=DEVICE).view(whole, columns)
     table[::3, 5] = 0
     computed = int32(*(pick.randrange(16 * columns - 16) for _ in range(whole)))
     sampled, seen = int32(*(pick.randrange(12) for _ in range(whole))), 0
     for align in (None, Align.of([table], computed, 16)):
-        for mapping in (None, rows_of):
+        for mapping in (None, indices):
             plans = [
                 CommitPlan(*torch.full((4, requests), -7, dtype=torch.int32, device=DEVICE))
                 for _ in "ab"

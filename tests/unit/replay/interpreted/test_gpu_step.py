@@ -43,7 +43,7 @@ class Batches:
 
     def __init__(self, *, aligned: bool, mixed: bool) -> None:
         self.aligned, self.order = aligned, [3, 0, 2] if mixed else [0, 1, 2]
-        self.rows_of = ints(self.order) if mixed else None
+        self.indices = ints(self.order) if mixed else None
         self.others = ints([1, 4]) if mixed else None
         self.starts = ints([0, 4, 6, 9])
         blocks = 1 + torch.randperm(BLOCKS - 1, generator=torch.Generator().manual_seed(0))
@@ -58,12 +58,12 @@ class Batches:
 
     def step(self, computed: list[int]) -> Step:
         lengths = self.lengths(computed) if self.aligned else None
-        places = BlockPlaces(len(COUNTS), self.rows_of, lengths, SIZE)
+        places = BlockPlaces(len(COUNTS), self.indices, lengths, SIZE)
         others = self.others
         return Step(
             batch=Batch(self.starts[:-1], self.starts), num_rows=9, num_requests=3, rows_per_request=4,
             rows=None, other_rows=self.starts, places=places,
-            other_places=None if others is None else places._replace(requests=2, rows_of=others),
+            other_places=None if others is None else places._replace(requests=2, indices=others),
             num_computed=ints(computed) if self.aligned else None, ones=self.starts, built={},
         )  # fmt: skip
 
@@ -78,7 +78,7 @@ class Batches:
         reference.verify(step_rows, layer.gating, layer.state_cache, batch, out)
         align = Align.of([table], ints(computed), SIZE) if self.aligned else None
         plan = CommitPlan(*torch.zeros(4, len(COUNTS), dtype=torch.int32, device=DEVICE))
-        reference.plan(batch, self.sampled, self.rows_of, align, plan)
+        reference.plan(batch, self.sampled, self.indices, align, plan)
         reference.Commit([Layer(layer.state_cache, layer.gating, 0)], SHAPE.W - 1)(batch, plan)
         return out
 

@@ -9,7 +9,7 @@ import torch
 from tests.unit.replay.cases import Shape
 from tests.unit.replay.interpreted.exactness import FACTOR, compare_chain
 from tests.unit.replay.interpreted.truncation import towards_zero, truncate, truncated_sums
-from vllm_eagle_ext.replay.ops import triton_chunked_kernels as kernels
+from vllm_eagle_ext.replay.ops import triton_chunked as kernels
 from vllm_eagle_ext.replay.ops import triton_chunked_math as math
 from vllm_eagle_ext.replay.ops.types import Gating
 

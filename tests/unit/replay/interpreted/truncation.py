@@ -16,7 +16,7 @@ import pytest
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from vllm_eagle_ext.replay.ops import triton_chunked_kernels, triton_chunked_math
+from vllm_eagle_ext.replay.ops import triton_chunked, triton_chunked_math
 
 MANTISSA = 24  # bits of fp32
 
@@ -60,5 +60,5 @@ def truncating_dot(
 
 def truncate(monkeypatch: pytest.MonkeyPatch, *, terms: int = 8, guard_bits: int = 0) -> None:
     """Let every product of the chunked kernels that runs on tensor cores be summed so."""
-    for module in (triton_chunked_math, triton_chunked_kernels):
+    for module in (triton_chunked_math, triton_chunked):
         monkeypatch.setattr(module, "dot", truncating_dot(terms, guard_bits))

@@ -13,7 +13,7 @@ from tests.support.engine import has_gpu
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.ops.types import Implementation
 from vllm_eagle_ext.replay.self_check import at_start
-from vllm_eagle_ext.replay.self_check.results import is_device_lost
+from vllm_eagle_ext.replay.self_check.compared import is_device_lost
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
 if has_gpu():
