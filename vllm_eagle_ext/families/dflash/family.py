@@ -81,7 +81,7 @@ DFLASH = Family(
     mixes_windows_on_v2_only=True,
     config_writer=f"{_PACKAGE}.config_writer:write",
     model_types={"dflash": f"{_PACKAGE}.config_writer:register"},  # TorchSpec's
-    reference="vllm_eagle_ext.measure.reference.published:load_dflash",
+    reference="vllm_eagle_ext.measure.reference.dflash:DFlashReference",
 )
 
 FAMILIES = (DFLASH,)

@@ -12,7 +12,7 @@ from vllm_eagle_ext.families.dflash.family import DFLASH
 from vllm_eagle_ext.families.dflash2.names import DFLASH2_DRAFTER, DSPARK_DRAFTER
 
 _WRITERS = "vllm_eagle_ext.families.dflash2.config_writer"
-_REFERENCES = "vllm_eagle_ext.measure.reference.published"
+_REFERENCES = "vllm_eagle_ext.measure.reference.dflash"
 
 
 def _dflash2_tensors(
@@ -74,7 +74,7 @@ DFLASH2 = replace(
     runs_on_v2_only=True,
     config_writer=f"{_WRITERS}:write_dflash2",
     model_types={},
-    reference=f"{_REFERENCES}:load_dflash2",
+    reference=f"{_REFERENCES}:DFlash2Reference",
 )
 DSPARK = replace(
     DFLASH,
@@ -93,7 +93,7 @@ DSPARK = replace(
     widens_inputs=True,
     config_writer=f"{_WRITERS}:write_dspark",
     model_types={},
-    reference=f"{_REFERENCES}:load_dspark",
+    reference=f"{_REFERENCES}:DSparkReference",
 )
 
 FAMILIES = (DFLASH2, DSPARK)

@@ -19,7 +19,7 @@ from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicabl
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter
+    from vllm_eagle_ext.measure.reference.published import ReferenceDrafter
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
@@ -194,7 +194,7 @@ def compare(
 ) -> Paired:
     import torch
 
-    from vllm_eagle_ext.measure.reference.walk import accepted_length, residual_stream
+    from vllm_eagle_ext.measure.reference.published import accepted_length, residual_stream
 
     paired = Paired(k)
     for prompt, answer in zip(prompts, answers, strict=True):

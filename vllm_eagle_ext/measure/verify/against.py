@@ -95,8 +95,7 @@ def weight_file_bytes(files: Mapping[str, int]) -> int:
 def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:
     from transformers.utils import logging
 
-    from vllm_eagle_ext.measure.reference.published import NotComputedError, load_reference
-    from vllm_eagle_ext.measure.reference.walk import load_target
+    from vllm_eagle_ext.measure.reference.published import NotComputedError, load_reference, load_target
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()

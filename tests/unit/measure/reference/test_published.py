@@ -20,10 +20,11 @@ from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
 from vllm_eagle_ext.measure.reference.published import (
     NotComputedError,
+    embeddings_and_head,
     load_reference,
+    load_target,
     unsupported_reason,
 )
-from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 TARGETS = {"native": "target", "postnorm": "target", "gated": "target", "dflash": "hybrid_target"}

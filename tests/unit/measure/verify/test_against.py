@@ -15,8 +15,12 @@ from tests.support.engine import TINY
 from tests.unit.measure.verify.toy import stage
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 from vllm_eagle_ext.measure.prompts import PromptSet
-from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.walk import accepted_length, load_target, residual_stream
+from vllm_eagle_ext.measure.reference.published import (
+    accepted_length,
+    load_reference,
+    load_target,
+    residual_stream,
+)
 from vllm_eagle_ext.measure.verify import against
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.start.check import CheckRequest, run_check
