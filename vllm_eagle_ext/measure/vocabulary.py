@@ -98,7 +98,7 @@ def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_toke
     with Logs() as logs:
         with Stages() as shown:
             if share is not None:
-                with shown.stage(str(share), None):
+                with shown.stage(share, None):
                     pass
             with start("the target", arguments, logs.folder / "target.log", shown.stage) as served:
                 load = Load(ids, _REQUESTS, max_tokens)

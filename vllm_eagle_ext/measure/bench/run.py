@@ -25,7 +25,6 @@ from vllm_eagle_ext.measure.engine.machine import (
     cores,
     fallback_warning,
     gpus,
-    load_average,
     processor,
     versions,
 )
@@ -163,5 +162,5 @@ def run_context(arguments: Sequence[str]) -> Context:
         device=", ".join([f"{processor()}, {cores()} cores", *gpus()]),
         environment={name: os.environ[name] for name in names},
         cores=cores(),
-        load_average=load_average(),
+        load_average=os.getloadavg()[0],
     )

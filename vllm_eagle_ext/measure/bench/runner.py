@@ -154,7 +154,7 @@ class Runner:
         at_once = max(len(engines) for _, engines in planned)
         arguments, share = with_memory(settings.engine, models, engines=at_once)
         if share is not None:
-            self.say(str(share))
+            self.say(share)
         for repeat, engines in planned:
             self._run_batch(stage, repeat, engines, arguments)
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 
@@ -72,7 +73,7 @@ class SelfTest:
         return 1 if self.failed else 0
 
     def to_json(self) -> dict[str, Any]:
-        found = {
+        sections = {
             "selftest": FORMAT,
             "exit_code": self.exit_code,
             "quick": self.quick,
@@ -83,7 +84,7 @@ class SelfTest:
             "times": self.times,
             "left_out": self.left_out,
         }
-        return {key: without_paths(value) for key, value in found.items()}
+        return {key: without_paths(value) for key, value in sections.items()}
 
 
 def without_paths(value: Any) -> Any:
@@ -115,8 +116,7 @@ def _to_json(checked: Checked) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTestCase:
+class SelfTestCase(NamedTuple):
     """One layer of a target on one of its ranks."""
 
     target: str
@@ -144,54 +144,44 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def cases(*, quick: bool) -> Iterator[SelfTestCase]:
+def cases(*, quick: bool) -> list[SelfTestCase]:
     """List all cases, or the few that show each size once."""
-    if quick:
-        yield from (SelfTestCase(*values) for values in QUICK)
-        return
-    for target in TARGETS:
-        for ranks in RANKS:
-            for k in KS:
-                for state in STATES:
-                    yield SelfTestCase(target, ranks, k, state)
+    return [
+        SelfTestCase(*values) for values in (QUICK if quick else product(TARGETS, RANKS, KS, STATES))
+    ]
 
 
 def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
     """Check and time what this machine can.
 
     Raises:
-        OptionsError: vLLM is for another platform than NVIDIA GPUs and CPUs, or is not installed.
+        OptionsError: vLLM is for another platform than NVIDIA GPUs and CPUs.
     """
     kernels, device = _kernels_here()
-    found = SelfTest(device=_describe(device), versions=versions(), quick=quick)
+    result = SelfTest(device=_describe(device), versions=versions(), quick=quick)
     jobs = list(_jobs(kernels, device, quick=quick))
     for number, (case, check) in enumerate(jobs):
         watch(case, number, len(jobs))
-        result = check()
-        found.checks.append(Checked(case, result))
-        if result.device_lost:
-            found.left_out.append(f"all after {case}: no kernel runs in this process any more")
-            return found
+        checked = check()
+        result.checks.append(Checked(case, checked))
+        if checked.device_lost:
+            result.left_out.append(f"all after {case}: no kernel runs in this process any more")
+            return result
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
-        _time_kernels(
-            found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch
-        )
+        failed = {checked.result.kernels for checked in result.failed}
+        right = [each for each in kernels if not any(name.endswith(each.name) for name in failed)]
+        _time_kernels(result, right, quick=quick, watch=watch)
     else:
-        found.left_out.append("step times and CUDA graphs: there is no GPU here")
-    return found
+        result.left_out.append("step times and CUDA graphs: there is no GPU here")
+    return result
 
 
 def _kernels_here() -> tuple[Sequence[Kernels], torch.device]:
-    try:
-        from vllm.platforms import current_platform
+    from vllm.platforms import current_platform
 
-        from vllm_eagle_ext.replay.self_check.at_start import candidates
-    except ImportError as error:
-        raise OptionsError(
-            field="vLLM", value=None, allowed="installed, whose kernels are compared",
-            remedy=f"run this where vLLM serves ({error})",
-        ) from None  # fmt: skip
+    from vllm_eagle_ext.replay.self_check.at_start import candidates
+
     if not (current_platform.is_cpu() or current_platform.is_cuda()):
         raise OptionsError(
             field="vLLM's platform",
@@ -225,15 +215,8 @@ def _jobs(
     for each in kernels:
         for case in cases(quick=quick):
             yield str(case), partial(run, each, case.shapes, device)
-        yield "48 cache groups", partial(checks.check_groups, each, FEW, device)
         if device.type == "cuda":
             yield "CUDA graph", partial(checks.check_in_a_graph, each, FEW, device)
-
-
-def _passed(found: SelfTest, kernels: Kernels) -> bool:
-    return all(
-        checked.result.ok for checked in found.checks if checked.result.kernels.endswith(kernels.name)
-    )
 
 
 def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:

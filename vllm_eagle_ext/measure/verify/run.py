@@ -188,7 +188,7 @@ def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
     """Give the engine a share of the free memory, where none was given."""
     engine, share = with_memory(request.engine, [request.target, request.check.draft])
     if share is not None:
-        with stage(str(share), None):
+        with stage(share, None):
             pass
     return replace(request, engine=engine)
 
