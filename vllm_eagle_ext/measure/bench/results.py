@@ -209,8 +209,6 @@ class Measurement(Record):
     accepted: list[int] = []  # of them, per position
     # Per whole text with drafts, in the order of the prompts: steps by how many drafts they accepted.
     histograms: list[list[int]] = []
-    ttft_s: list[float] = []  # per whole text
-    tpot_s: list[float] = []  # per whole text of two tokens or more
     texts_sha256: str | None = None  # of the token ids of all whole texts, in the order of the prompts
     other_cores: float | None = None  # that processes other than these kept busy meanwhile
 
@@ -225,14 +223,6 @@ class Spread(Record):
     @property
     def relative(self) -> float:
         return (self.high - self.low) / self.median
-
-
-class Latency(Record):
-    """Milliseconds, over the requests of all measurements."""
-
-    mean: float
-    p50: float
-    p99: float
 
 
 class Row(Record):
@@ -255,8 +245,6 @@ class Row(Record):
     accepted: list[int] = []  # per position
     requests_by_length: dict[str, float] = {}  # acceptance length, from-to -> whole texts
     length_by_category: dict[str, float] = {}  # acceptance length
-    tpot_ms: Latency | None = None
-    ttft_ms: Latency | None = None
     same_texts: bool | None = None  # as without a draft; None where sampling decides
     other_cores: float | None = None  # the most that other processes kept busy in a measurement
     runs: list[Measurement] = []

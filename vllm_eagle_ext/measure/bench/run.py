@@ -18,8 +18,7 @@ from vllm_eagle_ext.measure.bench.printed import advice, premises, print_report
 from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report
 from vllm_eagle_ext.measure.bench.runner import Runner, swept, variants
-from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
+from vllm_eagle_ext.measure.bench.summary import choose_served, summarise, surface_of, worth_serving
 from vllm_eagle_ext.measure.engine.machine import (
     INSTALL,
     cores,

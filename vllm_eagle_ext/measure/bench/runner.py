@@ -26,7 +26,7 @@ from vllm_eagle_ext.measure.bench.results import (
 )
 from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
-from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.engine.machine import UTILIZATION, OtherWork, with_memory
 from vllm_eagle_ext.measure.engine.probe import SCHEDULER
 from vllm_eagle_ext.printable import printable
@@ -190,10 +190,7 @@ class _Engine:
     def __init__(
         self, runner: Runner, stage: Stage, first: Variant, repeat: int, arguments: Mapping[str, Any]
     ) -> None:
-        """Keep what the engine needs; nothing starts yet.
-
-        `arguments` has the keywords of LLM(), with the share of the memory.
-        """
+        """Keep what the engine needs, with the keywords of LLM(); nothing starts yet."""
         self.runner, self.stage, self.repeat = runner, stage, repeat
         self.settings, self.variant = runner.settings, engine_of(runner.settings, first)
         self.utilization = (
@@ -232,20 +229,11 @@ class _Engine:
         context = f", context {load.context}" if load.context else ""
         with self._failing():
             self.runner.show(f"{variant.name}, {load.concurrency} at a time{context}")
-            prompts, steps = self.runner.prompts[load.context], self.settings.steps
             if (variant, load) not in self._warm:
                 self._warm.add((variant, load))
-                if steps:
-                    self._time_steps(variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
-                else:
-                    self._decode(prompts[: load.concurrency], load.concurrency, _WARM_TOKENS)
+                self._metrics(variant, load, 0, is_warm_up=True)
             with OtherWork().during() as others:
-                if steps:
-                    waves = prompts_of(load, number, prompts)
-                    metrics = metrics_of_steps([self._time_steps(variant, w, steps) for w in waves])
-                else:
-                    decoded = self._decode(prompts, load.concurrency, self.settings.max_tokens)
-                    metrics = metrics_of_texts(decoded)
+                metrics = self._metrics(variant, load, number)
             self.runner.measurements.append(
                 Measurement(
                     stage=self.stage,
@@ -257,15 +245,21 @@ class _Engine:
                 )  # fmt: skip
             )
 
-    def _decode(self, prompts: Sequence[list[int]], level: int, max_tokens: int) -> Measured:
-        """Decode whole texts, `level` of them at a time."""
-        settings = self.settings
-        load = Load(list(prompts), level, max_tokens, settings.temperature, settings.ignore_eos)
-        return self.process.load(load)
-
-    def _time_steps(self, variant: Variant, prompts: list[list[int]], steps: int) -> TimedSteps:
-        held = variant.k if variant.kind == "held" else None
-        return self.process.steps(StepLoad(prompts, steps, held, self.settings.temperature))
+    def _metrics(
+        self, variant: Variant, load: ServedLoad, number: int, *, is_warm_up: bool = False
+    ) -> dict[str, Any]:
+        """Time steps, or decode whole texts, `load.concurrency` of them at a time."""
+        settings, prompts = self.settings, self.runner.prompts[load.context]
+        if settings.steps:
+            waves = prompts_of(load, number, prompts)[: 1 if is_warm_up else None]
+            steps = _WARM_STEPS if is_warm_up else settings.steps
+            k = variant.k if variant.kind == "held" else None
+            loads = [StepLoad(wave, steps, k, settings.temperature) for wave in waves]
+            return metrics_of_steps([self.process.steps(each) for each in loads])
+        tokens = _WARM_TOKENS if is_warm_up else settings.max_tokens
+        chosen = prompts[: load.concurrency if is_warm_up else None]
+        texts = Load(chosen, load.concurrency, tokens, settings.temperature, settings.ignore_eos)
+        return metrics_of_texts(self.process.load(texts))
 
     def record(self) -> EngineRecord:
         """Write down what the engine said of itself, or why it failed."""

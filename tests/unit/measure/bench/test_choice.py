@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
 from vllm_eagle_ext.measure.bench.runner import swept
-from vllm_eagle_ext.measure.bench.surface import (
+from vllm_eagle_ext.measure.bench.summary import (
     best_by_requests,
     best_fixed,
     choose_served,

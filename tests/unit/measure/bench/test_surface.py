@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, expected_length, load, memory_bound
 from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
 from vllm_eagle_ext.measure.bench.runner import swept
-from vllm_eagle_ext.measure.bench.surface import (
+from vllm_eagle_ext.measure.bench.summary import (
     gain_over_loads,
     mean_gain,
     surface_of,
