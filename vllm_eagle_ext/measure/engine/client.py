@@ -124,7 +124,7 @@ class EngineProcess:
                 progress(answer["progress"])
         raise self._failed(f"exit status {self.process.wait()}")
 
-    def _failed(self, error: str) -> EngineFailedError:
+    def _failed(self, error: str) -> EagleExtError:
         lines = self.log.read_text(errors="replace").splitlines()
         cause, end = cause_of(error, lines)
         return EngineFailedError(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Measured
-from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
+from vllm_eagle_ext.measure.verify.request import Check, Verdict, VerifyRequest, not_applicable
 from vllm_eagle_ext.start.failure_causes import cause_of
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
@@ -33,6 +33,16 @@ _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 Texts = Sequence[Sequence[int]]
 # The likeliest next tokens of each prompt -> their logprobs.
 Logprobs = Callable[[list[list[int]]], list[dict[int, float]]]
+
+
+def tie_bound(request: VerifyRequest) -> float:
+    """Return the gap up to which logits are tied.
+
+    vLLM serves a float32 checkpoint in 16 bit, unless told otherwise.
+    """
+    if request.tie_gap is not None:
+        return request.tie_gap
+    return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +128,10 @@ def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Ch
     Args:
         log: all of it; "": the end of it in the message will do.
     """
-    said, told_before = str(error.value), log or "\n".join([error.remedy, *error.more])
-    if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
+    message, log = str(error.value), log or "\n".join([error.remedy, *error.more])
+    if refusal := _REFUSAL.search(message) or _REFUSAL.search(log):
         return not_applicable(STATES, f"{SCHEMES[scheme]} cannot be had here: {refusal.group(1)}")
-    reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
+    reason, _ = cause_of((message.splitlines() or [""])[0], log.splitlines())
     return not_applicable(STATES, f"the engine with {SCHEMES[scheme]}, to compare with, ended: {reason}")
 
 

@@ -18,7 +18,7 @@ from vllm_eagle_ext.measure.verify.acceptance import (
     judge_worth,
     undrafted,
 )
-from vllm_eagle_ext.measure.verify.verdicts import Verdict
+from vllm_eagle_ext.measure.verify.request import Verdict
 
 K = 3
 

@@ -21,7 +21,7 @@ from vllm_eagle_ext.measure.reference.published import (
     load_target,
     residual_stream,
 )
-from vllm_eagle_ext.measure.verify import against
+from vllm_eagle_ext.measure.verify import acceptance
 from vllm_eagle_ext.measure.verify.request import VerifyRequest
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
@@ -37,7 +37,7 @@ def request(draft: str | Path = "postnorm", **options) -> VerifyRequest:
 
 
 def check(asked: VerifyRequest, measured: Measured):
-    return against.check_reference(asked, run_check(asked.check), measured, stage)
+    return acceptance.check_reference(asked, run_check(asked.check), measured, stage)
 
 
 def serve(asked: VerifyRequest) -> Measured:
@@ -132,7 +132,7 @@ def test_left_out(rightly):
 
 
 def test_large_targets_are_asked_for(rightly, monkeypatch):
-    monkeypatch.setattr(against, "LARGEST_GIB", 0)
+    monkeypatch.setattr(acceptance, "LARGEST_GIB", 0)
     found = check(request(), rightly)
     assert found.verdict.value == "not applicable"
     assert "--reference" in found.said
@@ -140,7 +140,7 @@ def test_large_targets_are_asked_for(rightly, monkeypatch):
 
 
 def test_a_target_that_transformers_cannot_read(rightly, monkeypatch):
-    monkeypatch.setattr(against, "_local", lambda *_: TINY / "postnorm" / "nothing")
+    monkeypatch.setattr(acceptance, "_local", lambda *_: TINY / "postnorm" / "nothing")
     found = check(request(), rightly)
     assert found.verdict.value == "not applicable"
     assert "cannot be computed" in found.said
@@ -150,7 +150,7 @@ def test_the_unexpected_is_no_end(rightly, monkeypatch):
     def compare(*_):
         raise ZeroDivisionError("of the reference")
 
-    monkeypatch.setattr(against, "_compare", compare)
+    monkeypatch.setattr(acceptance, "_compare", compare)
     found = check(request(), rightly)
     assert found.verdict.value == "not applicable"
     assert "ZeroDivisionError: of the reference" in found.said
@@ -168,7 +168,7 @@ def test_the_unexpected_is_no_end(rightly, monkeypatch):
     ],
 )
 def test_another_target_than_the_references(engine, named):
-    found = against._unsupported_reason(
+    found = acceptance._unsupported_reason(
         replace(request(), engine=engine), run_check(request().check).inspection.spec
     )
     assert found is None if named is None else f"without {named} of --engine" in found
@@ -184,7 +184,7 @@ def test_another_target_than_the_references(engine, named):
     ],
 )
 def test_bytes_of_the_target(files, size):
-    assert against.weight_file_bytes(files) == size
+    assert acceptance.weight_file_bytes(files) == size
 
 
 def test_steps_without_drafts(rightly):

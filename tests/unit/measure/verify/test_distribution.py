@@ -23,7 +23,7 @@ from vllm_eagle_ext.measure.verify.distribution import (
     open_contexts,
     tree,
 )
-from vllm_eagle_ext.measure.verify.verdicts import Verdict
+from vllm_eagle_ext.measure.verify.request import Verdict
 
 CONTEXT = [3, 1]
 
