@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.prompts import random_ids, read_prompts, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import read_prompts, read_texts, token_ids
 from vllm_eagle_ext.measure.tokenizer import load_tokenizer
 
 TARGET = str(TINY / "target")
@@ -132,11 +132,3 @@ def test_a_switch_reaches_the_template(tmp_path):
 def test_a_target_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(SpeculativeConfigError, match="tokenizer of the target"):
         token_ids(["Hello"], str(tmp_path))
-
-
-def test_random_ids_repeat_with_their_seed():
-    first = random_ids(4, 9, 50, seed=1)
-    assert first == random_ids(4, 9, 50, seed=1)
-    assert first.ids != random_ids(4, 9, 50, seed=2).ids
-    assert {len(ids) for ids in first.ids} == {9}
-    assert max(map(max, first.ids)) < 50

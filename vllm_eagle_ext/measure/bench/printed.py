@@ -137,8 +137,8 @@ def _as_served(report: Report, context: int) -> Table:
         f"tokens/s as served, context {context}", "requests", "no draft", *(v.length for v in served)
     )
     for plain in (row for row in rows if row.variant == PLAIN and row.tokens_per_s):
-        found = (report.row("closing", variant, plain.load) for variant in served)
-        gains = (gain_text(row.speedup) if row and row.speedup else "-" for row in found)
+        others = (report.row("closing", variant, plain.load) for variant in served)
+        gains = (gain_text(row.speedup) if row and row.speedup else "-" for row in others)
         assert plain.tokens_per_s is not None
         table.add_row(str(plain.concurrency), f"{plain.tokens_per_s.median:.4g}", *gains)
     return table
@@ -229,8 +229,8 @@ def about_the_machine(report: Report) -> Iterator[str]:
 def notes(report: Report) -> Iterator[str]:
     """Say how to read the numbers, and what is missing of them."""
     # What the intervals are, in one line per number of pairs, most often one.
-    ratios = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
-    for pairs, coverage in sorted({(one.pairs, one.coverage) for one in ratios}):
+    ratios = [ratio for row in report.rows for ratio in (row.speedup, row.against_stock) if ratio]
+    for pairs, coverage in sorted({(ratio.pairs, ratio.coverage) for ratio in ratios}):
         what = f"their {coverage:.0%} interval" if coverage >= COVERAGE else "their range"
         yield f"ratios: median of {pairs} pairs ({what})." if pairs > 1 else "ratios: of one pair."
     if report.of("sweep") and not report.settings.surface_only:
@@ -249,13 +249,10 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def _names(report: Report, variants: Iterable[Variant]) -> str:
-    return ", ".join(name_of(report, variant) for variant in dict.fromkeys(variants))
-
-
-def name_of(report: Report, variant: Variant) -> str:
-    """Name a variant, with its draft's label."""
-    draft = labels(report.settings.drafts).get(str(variant.draft))
-    return variant.model_copy(update={"draft": draft}).name
+    """Name variants, with the labels of their drafts."""
+    shown = labels(report.settings.drafts)
+    drafts = {variant: shown.get(str(variant.draft)) for variant in variants}
+    return ", ".join(v.model_copy(update={"draft": draft}).name for v, draft in drafts.items())
 
 
 def reason(error: str) -> str:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -295,17 +296,10 @@ class Report(Record):
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Shorten names of paths or repositories to the last part, or to as many as tell them apart."""
-    parts = {name: PurePosixPath(name).parts for name in names}
-    longest = max((len(found) for found in parts.values()), default=1)
-    shown: dict[str, str] = {}
-    for name, own in parts.items():
-        for depth in range(1, longest + 1):
-            others = [found[-depth:] for other, found in parts.items() if other != name]
-            if own[-depth:] not in others:
-                break
-        shown[name] = "/".join(own[-depth:]).replace("//", "/") or name
-    return shown
+    """Shorten names of paths or repositories to the last part where that tells them apart."""
+    parts = {name: PurePosixPath(name).name or name for name in names}
+    counts = Counter(parts.values())
+    return {name: part if counts[part] == 1 else name for name, part in parts.items()}
 
 
 def sha256_of(ids: list[list[int]]) -> str:

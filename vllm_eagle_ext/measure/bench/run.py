@@ -15,14 +15,13 @@ from rich.console import Console
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.printed import advice, premises, print_report
-from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve
+from vllm_eagle_ext.measure.bench.request import Given, resolve
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report
 from vllm_eagle_ext.measure.bench.runner import Runner, swept, variants
 from vllm_eagle_ext.measure.bench.summary import choose_served, summarise, surface_of, worth_serving
 from vllm_eagle_ext.measure.engine.machine import (
     INSTALL,
     cores,
-    fallback_warning,
     gpus,
     processor,
     versions,
@@ -34,7 +33,7 @@ _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
-def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
+def run_bench(given: Given, path: Path, arguments: Sequence[str], console: Console) -> Report:
     """Measure in turns what was asked for, and report it.
 
     Args:
@@ -44,7 +43,7 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
     Raises:
         EagleExtError: the request cannot be met, or an engine of --schedule failed.
     """
-    settings, prompts = resolve(request)
+    settings, prompts = resolve(given)
     require_new(path)
     return measure(Runner(settings, prompts, path / "logs", console), path, run_context(arguments))
 
@@ -80,7 +79,7 @@ def require_new(path: Path) -> None:
 def measure(runner: Runner, path: Path, context: Context) -> Report:
     """Measure, and report what was measured, also where it is interrupted or an engine fails."""
     settings, console = runner.settings, runner.progress.console
-    for line in (*premises(settings, context), *fallback_warning(settings.engine)):
+    for line in premises(settings, context):
         console.print(line, markup=False)
     console.print(f"Results and logs go to {path}.", markup=False)
     try:

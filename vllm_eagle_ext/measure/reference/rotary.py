@@ -116,6 +116,5 @@ def rope_unsupported_reason(config: Mapping[str, Any], *, sections: bool = True)
     if rotary.kind == "default":  # keys of other kinds have no say in it
         every = {name for table in (_NEEDED, _FURTHER) for names in table.values() for name in names}
         unknown = [name for name in unknown if name not in every]
-    if unknown:
-        return f"the reference has no use for {', '.join(unknown)} of the draft's rope"
-    return None
+    reason = f"the reference has no use for {', '.join(unknown)} of the draft's rope"
+    return reason if unknown else None

@@ -39,14 +39,9 @@ class Scheme:
     of scratch."""
 
     def __init__(
-        self,
-        heads: tuple[int, int],
-        batch: int,
-        k: int,
-        device: str,
-        layers: int = LAYERS,
+        self, heads: tuple[int, int], batch: int, k: int, device: str, layers: int = LAYERS,
         state: torch.dtype = torch.float32,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.T, self.batch, self.device, self.state = k + 1, batch, device, state
         H, HV = heads
         rows = batch * self.T
@@ -190,17 +185,11 @@ def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
 
 
 def floor_ms(
-    heads: tuple[int, int],
-    batch: int,
-    k: int,
-    bandwidth: float,
-    layers: int = LAYERS,
+    heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS,
     dtype: torch.dtype = torch.float32,
-) -> float:
-    """Return the milliseconds that the least traffic takes at the copy speed.
-
-    It is two reads and one write of each state, and a write and a read of its records.
-    """
+) -> float:  # fmt: skip
+    """Return the milliseconds that two reads and one write of each state, and a write and a read of its
+    records, take at the speed of a copy."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * dtype.itemsize
     records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES

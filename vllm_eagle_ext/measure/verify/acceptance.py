@@ -79,25 +79,25 @@ class Paired:
     """The same steps, drafted by the engine and by the reference: accepted drafts per position."""
 
     k: int
-    drafts: int = 0
-    engine: list[int] = field(default_factory=list)
-    reference: list[int] = field(default_factory=list)
-    unlike: list[int] = field(default_factory=list)  # accepted of only one
+    steps: list[tuple[int, int]] = field(default_factory=list)  # drafts that each had accepted
     clear: int = 0  # steps that diverge where the reference is certain of its draft
-
-    def __post_init__(self) -> None:
-        for counts in (self.engine, self.reference, self.unlike):
-            counts.extend([0] * self.k)
 
     def add(self, engine: int, reference: int, *, clear: bool = False) -> None:
         """Add a step, by the number of drafts that each had accepted."""
-        self.drafts += 1
+        self.steps.append((engine, reference))
         self.clear += clear and engine != reference
-        for position in range(self.k):
-            one, other = position < engine, position < reference
-            self.engine[position] += one
-            self.reference[position] += other
-            self.unlike[position] += one != other
+
+    @property
+    def drafts(self) -> int:
+        return len(self.steps)
+
+    @property
+    def engine(self) -> list[int]:
+        return [sum(engine > at for engine, _ in self.steps) for at in range(self.k)]
+
+    @property
+    def reference(self) -> list[int]:
+        return [sum(reference > at for _, reference in self.steps) for at in range(self.k)]
 
     def rates(self, counts: Sequence[int]) -> list[float]:
         return [count / self.drafts for count in counts]
@@ -105,12 +105,13 @@ class Paired:
     @property
     def differences(self) -> list[float]:
         pairs = zip(self.engine, self.reference, strict=True)
-        return [(one - other) / self.drafts for one, other in pairs]
+        return [(engine - reference) / self.drafts for engine, reference in pairs]
 
     @property
     def bounds(self) -> list[float]:
         """Return the bound per position; the standard error is that of a mean of paired differences."""
-        variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
+        unlike = [sum((e > at) != (r > at) for e, r in self.steps) for at in range(self.k)]
+        variances = (u / self.drafts - d * d for u, d in zip(unlike, self.differences, strict=True))
         return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
 
     def to_json(self) -> dict[str, Any]:
@@ -147,19 +148,18 @@ def judge_worth(
     counted = Counter(token for answer in measured.answers for token in answer.tokens)
     below = () if enough else _below_chance(measured, counted)
     mapped, off = _judge_map(counted, ids)
-    found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
+    verdict = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
     # Per request and by category of prompt.
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
-        "drafts": measured.drafts,
-        "rates": rates,
-        "acceptance_length": length,
-        "least_rate": LEAST_RATE,
-        **spread,
-    }
+        "drafts": measured.drafts, "rates": rates, "acceptance_length": length,
+        "least_rate": LEAST_RATE, **spread,
+    }  # fmt: skip
     rows = {title: [f"{n[:_NAME]} {v:.3g}" for n, v in row.items()] for title, row in spread.items()}
-    told = [f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row]
-    return Check(WORTH, found, said, (*told, *mapped, *below, *(() if enough else LIKELY)), figures)
+    lines = [
+        f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row
+    ]
+    return Check(WORTH, verdict, said, (*lines, *mapped, *below, *(() if enough else LIKELY)), figures)
 
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
         reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(REFERENCE, reason)
     pairs = enumerate(zip(paired.differences, paired.bounds, strict=True), start=1)
-    beyond = {position: found for position, (found, bound) in pairs if abs(found) > bound}
+    beyond = {position: value for position, (value, bound) in pairs if abs(value) > bound}
     largest = max(paired.differences, key=abs)
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
@@ -330,20 +330,17 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
         )
     from vllm_eagle_ext.measure.reference.published import unsupported_reason
 
-    return unsupported_reason(spec, _draft(request))
+    check = request.check
+    return unsupported_reason(spec, _local(check.draft, check.revision, check.download_dir))
 
 
 def weight_file_bytes(files: Mapping[str, int]) -> int:
-    """Sum the bytes of weight files, given as name -> size.
-
-    Of copies in several formats those count that transformers reads.
-    """
-    kept = {name: size for name, size in files.items() if "consolidated" not in name}
-    safetensors, bins = (
-        sum(size for name, size in kept.items() if name.endswith(ending))
-        for ending in (".safetensors", ".bin")
-    )
-    return safetensors or bins
+    """Sum the bytes of those weight files, by name, that transformers reads."""
+    own = {name: size for name, size in files.items() if "consolidated" not in name}
+    each = [
+        sum(size for name, size in own.items() if name.endswith(e)) for e in (".safetensors", ".bin")
+    ]
+    return each[0] or each[1]
 
 
 def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:
@@ -356,17 +353,14 @@ def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check
     check = request.check
     target = load_target(_local(request.target, check.target_revision, check.download_dir))
     try:
-        reference = load_reference(spec, _draft(request), target)
+        folder = _local(check.draft, check.revision, check.download_dir)
+        reference = load_reference(spec, folder, target)
     except NotComputedError as error:
         return not_applicable(REFERENCE, str(error))
     layer_ids = spec.aux_layers.layer_ids
     prompts, answers = request.prompts.ids, greedy.answers
     paired = compare(reference, target, layer_ids, prompts, answers, request.k)
     return judge_reference(paired, request.overrides())
-
-
-def _draft(request: VerifyRequest) -> Path:
-    return _local(request.check.draft, request.check.revision, request.check.download_dir)
 
 
 def _local(model: str, revision: str | None, download_dir: str | None) -> Path:

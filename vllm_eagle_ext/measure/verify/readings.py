@@ -35,26 +35,22 @@ class Question:
     option: str  # of eagle_ext
     values: tuple[str | bool, ...]
     position: int  # drafted token, from 0, that is the first to hang on the answer
-    subject: str
     allowed: str
     remedy: str
     is_open: Callable[[DraftSpec], bool]
-    actual: Callable[[DraftSpec], object]  # what the draft has instead, for a message
 
 
 GATE_LAYOUT = Question(
-    option="gate_layout", values=get_args(GateLayout), position=0, subject="gate",
+    option="gate_layout", values=get_args(GateLayout), position=0,
     allowed="one whose rows are in q_proj",
     remedy="nothing: other drafts have no gate_layout; `vllm-eagle check` says what it is",
     is_open=lambda spec: spec.gate is not None and spec.gate.module == "q_proj",
-    actual=lambda spec: spec.gate and str(spec.gate),
 )  # fmt: skip
 FEEDBACK = Question(
-    option="norm_output", values=(True, False), position=1, subject="family",
+    option="norm_output", values=(True, False), position=1,
     allowed="EAGLE-3, whose drafts feed a state back to themselves from token to token",
     remedy="nothing: other drafts make all tokens in one pass, and norm_output changes none of them",
     is_open=lambda spec: spec.family.has_flags and not spec.family.drafts_in_parallel,
-    actual=lambda spec: spec.title,
 )  # fmt: skip
 
 
@@ -143,7 +139,7 @@ def require_open(question: Question, inspection: Inspection, request: VerifyRequ
     spec, draft = inspection.spec, request.check.draft
     if spec is None or not question.is_open(spec):
         raise UnsupportedDraftError(
-            field=f"{question.subject} of the draft {draft!r}", value=spec and question.actual(spec),
+            field=f"{question.option} of the draft {draft!r}", value=spec and (spec.gate or spec.title),
             allowed=question.allowed, remedy=question.remedy,
         )  # fmt: skip
     if request.k <= question.position:

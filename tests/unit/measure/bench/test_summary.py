@@ -118,7 +118,7 @@ def test_rounds_are_pairs_of_their_own():
     [
         pytest.param(["org/a", "org/b"], ["a", "b"], id="last part"),
         pytest.param(["x/a", "y/a"], ["x/a", "y/a"], id="told apart"),
-        pytest.param(["/models/a", "a"], ["models/a", "a"], id="one ends in the other"),
+        pytest.param(["/models/a", "a"], ["/models/a", "a"], id="one ends in the other"),
         pytest.param(["one/deep/a", "two/deep/a", "b"], ["one/deep/a", "two/deep/a", "b"], id="deeper"),
     ],
 )

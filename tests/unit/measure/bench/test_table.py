@@ -44,11 +44,9 @@ def test_columns_of_what_was_not_measured_are_left_out():
 
 
 def test_acceptance_of_several_k():
-    header, _, three, _, five, *_ = section(
-        printed(MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()), "acceptance length, and per position"
-    )
+    report = MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()
+    header, _, _, _, five, *_ = section(printed(report), "acceptance length, and per position")
     assert header[-5:] == ["1", "2", "3", "4", "5"]
-    assert three == ["ours", "fast-draft", "3", "2.95", "0.80", "0.64", "0.51"]
     assert five == ["ours", "fast-draft", "5", "3.69", "0.80", "0.64", "0.51", "0.41", "0.33"]
 
 

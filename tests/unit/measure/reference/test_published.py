@@ -86,11 +86,6 @@ def test_a_map_of_target_ids_is_no_offset(target):
     assert torch.equal(as_ids + torch.arange(len(ids)), ids)
 
 
-@pytest.mark.parametrize("draft", TARGETS)
-def test_the_tiny_drafts_have_one(draft):
-    assert unsupported_reason(spec_of(draft), TINY / draft) is None
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -97,14 +97,6 @@ def test_other_tokens_of_equal_worth_are_a_warning(share, expected):
     assert f"{found.clear} diverge where" in check.said
 
 
-def test_ties_do_not_count_as_other_tokens():
-    found = Paired(K)
-    for number in range(400):
-        found.add(1 + number % 2, 2 - number % 2, clear=False)
-    assert found.clear == 0
-    assert judge_reference(found).verdict is Verdict.PASSED
-
-
 def test_few_drafts_say_nothing():
     assert judge_reference(paired(0.0, 0.9, count=20)).verdict is Verdict.NOT_APPLICABLE
 

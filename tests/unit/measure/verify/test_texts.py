@@ -95,10 +95,6 @@ def test_a_gap_beyond_the_bound_fails(gap):
     assert len(check.figures["diverged"]) == 1
 
 
-def test_the_bound_decides():
-    assert judged(0.02, bound=0.001).verdict is Verdict.FAILED
-
-
 def measured(accepted: int = 12) -> Measured:
     counted = histogram(20, [accepted, 3])
     return Measured(1.0, [Answer(1, [1, 2, 3], [1, 2], 0.1, 1.0, histogram=counted)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.broken_kernels import SEEN, broken
-from vllm_eagle_ext.measure.selftest import checks
+from vllm_eagle_ext.measure.selftest import run as selftest
 from vllm_eagle_ext.measure.selftest.run import FEW, cases
 from vllm_eagle_ext.replay.self_check.compared import run
 
@@ -41,7 +41,7 @@ def test_broken_kernels_are_seen(kernels, how):
 
 
 def test_in_a_graph(kernels):
-    result = checks.check_in_a_graph(kernels, FEW, torch.device("cuda"))
+    result = selftest.check_in_a_graph(kernels, FEW, torch.device("cuda"))
     assert result.ok, result
 
 
