@@ -54,9 +54,9 @@ class Tokenizer(EngineProcess):
 
     def ids(self, texts: Iterable[str], **how: Any) -> Iterator[list[int]]:
         """Yield the ids of each text; `how` are arguments of the process's own `ids`."""
-        self._remedy = "use shorter texts or another target"
-        if how.get("switches") is not None:
-            self.name, self._remedy = "chat template", f"{self._remedy}, or --no-chat-template"
+        has_chat = how.get("switches") is not None
+        self.name = "chat template" if has_chat else "tokenizer"
+        self._remedy = "use shorter texts or another target" + ", or --no-chat-template" * has_chat
         batch: list[str] = []
         for text in texts:
             if batch and sum(map(len, batch)) + len(text) > _LETTERS:
@@ -75,29 +75,25 @@ class Tokenizer(EngineProcess):
         )  # fmt: skip
 
 
-def load_tokenizer(target: str, *, revision: str = "main", trusted: bool = False) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(target, revision=revision, trust_remote_code=trusted)
-
-
 class _Bounded:
     """Transformers' tokenizer, in the process."""
 
     COMMANDS: ClassVar[tuple[str, ...]] = ("describe", "ids")
 
     def __init__(self, arguments: dict[str, Any], _report: Callable[[int], None]) -> None:
-        self.seconds, gib = arguments.pop("seconds"), arguments.pop("gib")
+        self.seconds = arguments["seconds"]
         if not arguments["trusted"]:
             sys.modules["torch"] = None  # type: ignore[assignment]  # takes seconds to import
-        import transformers  # noqa: F401
+        from transformers import AutoTokenizer
 
         _bound(resource.RLIMIT_CORE, 0)
         with suppress(OSError):  # no Linux
             used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-            _bound(resource.RLIMIT_DATA, used + int(gib * 2**30))
+            _bound(resource.RLIMIT_DATA, used + int(arguments["gib"] * 2**30))
         self._begin()
-        self.tokenizer = load_tokenizer(**arguments)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(
+            arguments["target"], revision=arguments["revision"], trust_remote_code=arguments["trusted"]
+        )
 
     def _begin(self) -> None:
         _bound(resource.RLIMIT_CPU, math.ceil(time.process_time()) + self.seconds)

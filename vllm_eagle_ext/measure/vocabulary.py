@@ -69,10 +69,6 @@ def _no_texts(file: Path, problem: str) -> SpeculativeConfigError:
 def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_tokens: int) -> Counter[int]:
     """Count the tokens of the target's greedy answers to the prompts of a file.
 
-    Args:
-        engine: further keywords of LLM().
-        max_tokens: of each answer.
-
     Raises:
         EagleExtError: the prompts or the tokenizer cannot be read, or the engine does not start.
     """

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 
 import pytest
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tests.support.draft_vocabularies import native_without_a_head
@@ -16,7 +17,7 @@ from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli import vocabulary as vocabulary_command
 from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure import vocabulary
-from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
+from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
 
 TEXTS = TINY / "prompts.jsonl"
@@ -44,7 +45,7 @@ def test_the_most_frequent_are_chosen():
 def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "_PIECE", 9)
     lines = ["def a():\n", "return 1\n"]
-    tokenizer = load_tokenizer(str(TINY / "target"))
+    tokenizer = AutoTokenizer.from_pretrained(str(TINY / "target"))
     (tmp_path / "text.py").write_text("".join(lines))
     expected = Counter(tokenizer("".join(lines))["input_ids"])
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
@@ -74,7 +75,7 @@ def test_it_prints_and_writes(run, tmp_path):
     draft = native_without_a_head(tmp_path / "native")
     found = json.loads(run(draft, "--entries", "768", "--json").stdout)
     ids = read_vocabulary_file(found["out"])
-    tokenizer = load_tokenizer(str(TINY / "target"))
+    tokenizer = AutoTokenizer.from_pretrained(str(TINY / "target"))
     counted = Counter(
         token
         for line in TEXTS.read_text().splitlines()

@@ -101,11 +101,6 @@ def resolve(given: Given) -> tuple[Settings, Prompts]:
 
 
 def _require_drafts(given: Given) -> None:
-    """Refuse drafts and options that do not go together.
-
-    Raises:
-        SpeculativeConfigError: the first of them.
-    """
     chosen = [key for key in (SCHEDULE_KEY, ADAPTIVE_KEY) if key in given["speculative"]]
     refusals: list[tuple[bool, str, object, str, str]] = [
         (given["schedule"] and len(given["drafts"]) != 1, "DRAFT", list(given["drafts"]),
@@ -125,12 +120,7 @@ def _require_drafts(given: Given) -> None:
 
 
 def _checked(draft: str, given: Given, ks: Sequence[int]) -> CheckResult:
-    """Make the preflight's check of each K, or of the usual one, and return that of the largest.
-
-    Raises:
-        UnsupportedDraftError: with the first error that an engine's start would end with, where this
-            package was to serve the draft.
-    """
+    """Check each K, or the usual one, as a start would, and return what was found for the largest."""
     check = CheckRequest(
         engine=given["engine"], draft=draft, draft_field="DRAFT", target=given["target"],
         method=given["method"], options=given["eagle_ext"], speculative=given["speculative"],
@@ -147,11 +137,7 @@ def _checked(draft: str, given: Given, ks: Sequence[int]) -> CheckResult:
 
 
 def _swept_ks(ks: Sequence[int], checked: CheckResult) -> list[int]:
-    """List the K that one engine tries, with 0: all that were named, or the usual ones up to a single K.
-
-    Raises:
-        SpeculativeConfigError: vLLM's V1 runner makes no number of tokens but K of this draft.
-    """
+    """List the K that one engine tries: 0, and those named, or the usual ones up to a single K."""
     most, draft = checked.request.k or 0, checked.draft_request
     only_k = checked.inspection.spec is not None and has_fixed_blocks(
         draft.method, draft.runner, is_parallel=draft.parallel_drafting
@@ -177,11 +163,7 @@ def usual_lengths(k: int) -> list[int]:
 
 
 def _require_adaptive(checked: CheckResult) -> None:
-    """Refuse --adaptive where vLLM cannot trim drafts, which it does by CUDA graphs of the V2 runner.
-
-    Raises:
-        SpeculativeConfigError: it cannot be had here.
-    """
+    """Refuse --adaptive where vLLM cannot trim drafts, which it does by CUDA graphs of the V2 runner."""
     platform, runner = checked.platform, checked.draft_request.runner or "v2"
     if (platform, runner) != ("cuda", "v2"):
         raise SpeculativeConfigError(
@@ -260,10 +242,11 @@ def _prompts(given: Given, levels: Sequence[int]) -> tuple[Prompts, PromptSet]:
     for context in sorted(set(given["contexts"])) if given["schedule"] else [0]:
         read = token_ids(
             with_context(texts, tokens, context), given["target"], source=given["prompts"],
-            chat_template=given["chat_template"], thinking=given["thinking"], **keywords,
+            chat_template=given["chat_template"], thinking=given["thinking"],
+            categories=categories, **keywords,
         )  # fmt: skip
         prompts[context] = read.ids
-    return prompts, replace(read, categories=list(categories))
+    return prompts, read
 
 
 def with_context(texts: Sequence[str], tokens: Sequence[int], least: int) -> list[str]:
@@ -307,11 +290,7 @@ def _random_prompts(given: Given, length: int, usual: int) -> PromptSet:
 
 
 def _synthetic(given: Given, k: int) -> list[float] | None:
-    """Return an acceptance length, or a rate per position of the largest K.
-
-    Raises:
-        SpeculativeConfigError: it is neither.
-    """
+    """Return an acceptance length, or a rate per position of the largest K."""
     values: list[float] = list(given["synthetic_acceptance"])
     if not values:
         return None

@@ -56,25 +56,16 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval |
 def median_interval(values: Sequence[float]) -> Interval:
     """Return the narrowest two order statistics of equal ranks that cover COVERAGE, or the range."""
     ordered, n = sorted(values), len(values)
-    # The j-th smallest and largest enclose the median unless fewer than j values lie on one side of it.
+
+    def coverage(rank: int) -> float:
+        # The median lies outside where fewer than `rank` values lie on one side of it.
+        return 1 - 2 * sum(math.comb(n, below) for below in range(rank)) / 2**n
+
     rank = 1
-    while _outside(rank + 1, n) <= 1 - COVERAGE:
+    while coverage(rank + 1) >= COVERAGE:
         rank += 1
-    return Interval(
-        median=statistics.median(ordered),
-        low=ordered[rank - 1],
-        high=ordered[n - rank],
-        coverage=1 - _outside(rank, n),
-        pairs=n,
-    )
-
-
-def _outside(rank: int, n: int) -> float:
-    """Return how often the median lies outside the order statistics `rank` and n + 1 - rank.
-
-    It is 1 of one value.
-    """
-    return float(2 * sum(math.comb(n, below) for below in range(rank)) / 2**n)
+    low, high = ordered[rank - 1], ordered[n - rank]
+    return Interval(statistics.median(ordered), low, high, coverage(rank), pairs=n)
 
 
 ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
@@ -180,9 +171,7 @@ class Settings(Record):
 
     @property
     def loads(self) -> list[ServedLoad]:
-        return [
-            ServedLoad(concurrency=c, context=one) for one in self.contexts for c in self.concurrency
-        ]
+        return [ServedLoad(concurrency=c, context=at) for at in self.contexts for c in self.concurrency]
 
 
 class EngineRecord(Record):

@@ -104,16 +104,9 @@ def _run_stages(runner: Runner, context: Context) -> None:
         runner.run("texts", variants(settings))
         return
     runner.run("sweep", swept(settings))
-    _raise_failure(runner)
     surface = surface_of(_summary(runner, context))
     if not settings.surface_only and (served := worth_serving(settings, surface)):
         runner.run("closing", [PLAIN, *served])
-        _raise_failure(runner)
-
-
-def _raise_failure(runner: Runner) -> None:
-    for failure in runner.failures.values():
-        raise failure
 
 
 def _summary(runner: Runner, context: Context) -> Report:
@@ -146,11 +139,7 @@ def publish(report: Report, path: Path, console: Console) -> None:
 
 
 def run_context(arguments: Sequence[str]) -> Context:
-    """Describe this machine and its software.
-
-    Args:
-        arguments: of the command, without the program.
-    """
+    """Describe the command, this machine and its software."""
     set_here = (name for name in sorted(os.environ) if name.startswith(_PREFIXES))
     names = [name for name in set_here if not any(word in name for word in _SECRET)]
     return Context(

@@ -38,11 +38,7 @@ Batch = tuple[int, list[list[Variant]]]  # repeat, and engines at a time with wh
 def engine_arguments(
     settings: Settings, variant: Variant, engine: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Give the keywords of LLM().
-
-    Args:
-        engine: in place of the settings', with the share of the memory.
-    """
+    """Give the keywords of LLM(); `engine`, with a share of the memory, stands for the settings' own."""
     arguments: dict[str, Any] = {"seed": settings.seed, **(engine or settings.engine)}
     arguments["model"] = settings.target
     if settings.dummy:
@@ -114,11 +110,7 @@ _WARM_TOKENS, _WARM_STEPS = 16, 4
 
 
 class Runner:
-    """Measures stages, and keeps what was found. Use as a context manager, which shows a bar of each.
-
-    Args:
-        logs: folder of the engines' logs.
-    """
+    """Measures stages, and keeps what was found. Use as a context manager, which shows a bar of each."""
 
     def __init__(self, settings: Settings, prompts: Prompts, logs: Path, console: Console) -> None:
         self.settings, self.prompts, self.logs = settings, prompts, logs
@@ -142,7 +134,7 @@ class Runner:
         """Measure these variants; one whose engine failed is not tried again.
 
         Raises:
-            EngineFailedError: there is not enough free memory.
+            EngineFailedError: there is not enough free memory, or an engine of --schedule failed.
         """
         settings = self.settings
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -157,6 +149,8 @@ class Runner:
             self.say(share)
         for repeat, engines in planned:
             self._run_batch(stage, repeat, engines, arguments)
+        for failure in self.failures.values() if settings.steps else ():
+            raise failure
 
     def _run_batch(
         self, stage: Stage, repeat: int, engines: Sequence[Sequence[Variant]],

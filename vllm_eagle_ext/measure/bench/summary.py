@@ -10,9 +10,9 @@ served in the closing round; its measured ones choose what is printed.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from vllm_eagle_ext.measure.bench.results import (
     PLAIN,
@@ -85,14 +85,14 @@ def _figures(settings: Settings, row: Row, runs: Runs) -> dict[str, Any]:
     # Against no draft and, of ours, against stock.
     base = runs.get((stage, PLAIN, load), {})
     if variant != PLAIN and base:
-        figures["speedup"] = _ratio(own, base, lambda run: run.tokens_per_s)
-        figures["step_ratio"] = _ratio(own, base, lambda run: run.step_s)
+        figures["speedup"] = _ratio(own, base, "tokens_per_s")
+        figures["step_ratio"] = _ratio(own, base, "step_s")
         if stage == "texts" and not settings.temperature and settings.synthetic_acceptance is None:
             texts = {run.texts_sha256 for run in base.values()}
             figures["same_texts"] = all(run.texts_sha256 in texts for run in own.values())
     if variant.kind == "ours":
         stock = runs.get((stage, variant.model_copy(update={"kind": "stock"}), load), {})
-        figures["against_stock"] = _ratio(own, stock, lambda run: run.tokens_per_s)
+        figures["against_stock"] = _ratio(own, stock, "tokens_per_s")
     return figures
 
 
@@ -158,12 +158,10 @@ def pooled(rows: Sequence[Row]) -> tuple[int, list[int]]:
 
 
 def _ratio(
-    own: dict[int, Measurement],
-    base: dict[int, Measurement],
-    metric: Callable[[Measurement], float | None],
+    own: dict[int, Measurement], base: dict[int, Measurement], metric: Literal["tokens_per_s", "step_s"]
 ) -> Interval | None:
     values, others = (
-        {repeat: value for repeat, run in runs.items() if (value := metric(run)) is not None}
+        {repeat: value for repeat, run in runs.items() if (value := getattr(run, metric)) is not None}
         for runs in (own, base)
     )
     return paired(values, others)

@@ -50,8 +50,6 @@ class EngineProcess:
 
     Args:
         arguments: keywords of vLLM's LLM().
-        log: all that the engine prints.
-        name: in messages.
         plugin: False starts vLLM as it is without this package.
 
     Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol
@@ -82,8 +83,22 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
         raise NotComputedError(reason)
     assert spec.family.reference is not None
     loaded = resolve_name(spec.family.reference).load(folder, *embeddings_and_head(target))
-    read = _of_both(spec, folder, loaded)
-    read |= _of_dflash(spec, loaded) if isinstance(loaded, DFlashReference) else _of_eagle3(spec)
+    read, windows = _of_both(spec, folder, loaded), [layer.window for layer in spec.layers]
+    if isinstance(loaded, DFlashReference):
+        read |= {
+            "layers": spec.num_layers,
+            "causal": [layer.causal for layer in spec.layers],
+            "windows": windows,
+            "embed_tokens": loaded.embed_tokens * spec.embedding_scale,
+        }
+    else:
+        read |= {
+            "fc_norm": bool(spec.fc_norm),
+            "norm_output": bool(spec.norm_output),
+            "norm_before_residual": bool(spec.norm_before_residual),
+            "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
+            "windows": windows if any(windows) else (),
+        }
     if spec.family.drafts_in_parallel:
         read["mask_token"] = spec.mask_token_id
     if isinstance(loaded, DSparkReference):
@@ -92,26 +107,6 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
     if unread := _unread(reference, spec):
         raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
     return reference
-
-
-def _of_eagle3(spec: DraftSpec) -> dict[str, Any]:
-    windows = tuple(layer.window for layer in spec.layers)
-    return {
-        "fc_norm": bool(spec.fc_norm),
-        "norm_output": bool(spec.norm_output),
-        "norm_before_residual": bool(spec.norm_before_residual),
-        "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
-        "windows": windows if any(windows) else (),
-    }
-
-
-def _of_dflash(spec: DraftSpec, reference: DFlashReference) -> dict[str, Any]:
-    return {
-        "layers": spec.num_layers,
-        "causal": [layer.causal for layer in spec.layers],
-        "windows": [layer.window for layer in spec.layers],
-        "embed_tokens": reference.embed_tokens * spec.embedding_scale,
-    }
 
 
 def _of_both(
@@ -177,12 +172,8 @@ def embeddings_and_head(target: PreTrainedModel) -> tuple[torch.Tensor, torch.Te
 
 
 def accepted_length(draft: Sequence[int], wanted: Sequence[int]) -> int:
-    count = 0
-    for guess, token in zip(draft, wanted, strict=False):
-        if guess != token:
-            break
-        count += 1
-    return count
+    pairs = zip(draft, wanted, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
 
 
 def load_target(folder: Path | str) -> PreTrainedModel:

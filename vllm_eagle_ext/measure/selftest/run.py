@@ -246,18 +246,10 @@ def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, w
 
 
 def _times_of(
-    heads: tuple[int, int],
-    batch: int,
-    k: int,
-    state: torch.dtype,
-    kernels: Sequence[Kernels],
+    heads: tuple[int, int], batch: int, k: int, state: torch.dtype, kernels: Sequence[Kernels],
     bandwidth: float,
-) -> list[dict[str, Any]]:
-    """Time one size, with as many layers as fit.
-
-    Raises:
-        MemoryError: the states of both schemes do not fit.
-    """
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time one size, with as many layers as fit."""
     free, _ = torch.cuda.mem_get_info()
     cache = torch.cuda.get_device_properties("cuda").L2_cache_size
     layers = timing.layers_for(heads, batch, cache, state)

@@ -148,11 +148,7 @@ def captured(run: Run) -> Run:
 
 
 def device_seconds(run: Run, times: int = REPLAYS) -> float:
-    """Return the seconds of one of several runs by the clock of the GPU.
-
-    They count from the first one's begin to the last's end. The host is ahead of the GPU where a run is
-    one launch, as a graph's replay is.
-    """
+    """Return the seconds of one of several runs by the clock of the GPU, from the first to the last."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(times):

@@ -78,12 +78,11 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
     checked = run_check(check)
-    texts = read_prompts(source, count=amounts.pop("num_prompts"))
+    texts, categories = zip(*read_prompts(source, count=amounts.pop("num_prompts")), strict=True)
     prompts = token_ids(
-        [text for text, _ in texts], checked.target_name, source=source,
-        chat_template=given["chat_template"], thinking=given["thinking"], **tokenizer_keywords(engine),
+        texts, checked.target_name, source=source, chat_template=given["chat_template"],
+        thinking=given["thinking"], categories=categories, **tokenizer_keywords(engine),
     )  # fmt: skip
-    prompts = replace(prompts, categories=[category for _, category in texts])
     same = ("concurrency", "tie_gap", "reference")
     return VerifyRequest(
         check=replace(
@@ -152,19 +151,16 @@ def judge_preflight(checked: CheckResult) -> Check:
         if finding.follows_from is None and finding.severity is not Severity.NOTE:
             problem = finding.problem
             head = f"{finding.severity.value} {finding.rule}: "
-            lines += [
-                head + sentence(problem.field, problem.value),
-                *(f"  {x}" for x in problem.details),
-            ]
+            lines.append(head + sentence(problem.field, problem.value))
+            lines += [f"  {line}" for line in problem.details]
     if inspection.errors or spec is None:
         count, follow = len(inspection.causes), consequences(inspection.errors)
         errors = f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
         said = f"The draft would be refused: {errors}."
     else:
         layer_ids = list(spec.aux_layers.layer_ids)
-        said = f"{spec.title}" + (
-            f", inputs of layers {layer_ids} of {checked.target.num_layers}." * bool(layer_ids)
-        )
-    found = Verdict.FAILED if inspection.errors else Verdict.PASSED
+        inputs = f", inputs of layers {layer_ids} of {checked.target.num_layers}."
+        said = spec.title + inputs * bool(layer_ids)
+    verdict = Verdict.FAILED if inspection.errors else Verdict.PASSED
     findings = [{"rule": each.rule, "severity": each.severity.value} for each in inspection.findings]
-    return Check(PREFLIGHT, found, said, tuple(lines), {"findings": findings})
+    return Check(PREFLIGHT, verdict, said, tuple(lines), {"findings": findings})

@@ -108,13 +108,9 @@ def _run_engines(
 
 
 def _run_other_states(
-    request: VerifyRequest,
-    checked: CheckResult,
-    load: Load,
-    scheme: texts.Scheme | None,
-    folder: Path,
+    request: VerifyRequest, checked: CheckResult, load: Load, scheme: texts.Scheme | None, folder: Path,
     stage: Stage,
-) -> Measured | Check:
+) -> Measured | Check:  # fmt: skip
     """Run the engine with the other scheme of a hybrid target's states."""
     if not any(name in REPLAYING_TARGETS for name in checked.target_config.get("architectures") or ()):
         return not_applicable(texts.STATES, "the target keeps no recurrent state of a gated delta net")
