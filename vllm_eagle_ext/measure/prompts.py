@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as numbers
@@ -148,6 +149,13 @@ def tokenizer_keywords(engine: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an engine's tokenizer follows from, of the keywords of LLM()."""
     revision = engine.get("tokenizer_revision") or engine.get("revision")
     return {"revision": revision, "trust_remote_code": engine.get("trust_remote_code")}
+
+
+def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet:
+    """Draw prompts of random token ids, for weights that are random themselves."""
+    choose = random.Random(seed)
+    ids = [choose.choices(range(vocabulary), k=length) for _ in range(count)]
+    return PromptSet("random token ids", ids, False, None)
 
 
 def _switches(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +21,7 @@ from vllm_eagle_ext.measure.engine.machine import nodes
 from vllm_eagle_ext.measure.prompts import (
     BUILT_IN,
     PromptSet,
+    random_ids,
     read_prompts,
     token_ids,
     tokenizer_keywords,
@@ -282,11 +282,7 @@ def _random_prompts(given: Given, length: int, usual: int) -> PromptSet:
             allowed="a number, in config.json or its language model's block",
             remedy="use a target whose config.json has one",
         )  # fmt: skip
-    choose = random.Random(given["seed"])
-    ids = [
-        choose.choices(range(int(vocabulary)), k=length) for _ in range(given["num_prompts"] or usual)
-    ]
-    return PromptSet("random token ids", ids, False, None)
+    return random_ids(given["num_prompts"] or usual, length, int(vocabulary), given["seed"])
 
 
 def _synthetic(given: Given, k: int) -> list[float] | None:

@@ -66,19 +66,10 @@ class TestBest:
         assert [line[:20] for line in told(made)] == ["at concurrency 1 K=1", "at concurrency 1 K=3"]
 
 
-class TestWarnings:
-    @pytest.mark.parametrize(
-        "made",
-        [MadeUp(), MadeUp(stock_error=STOCK_ERROR), MadeUp(temperature=1.0)],
-        ids=["well", "stock failed", "sampled"],
-    )
-    def test_nothing_to_warn_of(self, made):
-        assert len(told(made)) == 1
-
-    def test_texts(self):
-        lines = told(MadeUp(concurrency=(1, 4)), changing(OURS, texts_sha256="other"))
-        (line,) = [line for line in lines if "texts differ" in line]
-        assert "in 2 of 4 rows (ours fast-draft K=3): `vllm-eagle verify`" in line
+def test_other_texts():
+    lines = told(MadeUp(concurrency=(1, 4)), changing(OURS, texts_sha256="other"))
+    (line,) = [line for line in lines if "texts differ" in line]
+    assert "in 2 of 4 rows (ours fast-draft K=3): `vllm-eagle verify`" in line
 
 
 @pytest.mark.parametrize(
