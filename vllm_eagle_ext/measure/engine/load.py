@@ -105,10 +105,8 @@ def length_of(histograms: Sequence[Sequence[int]]) -> float:
 def spread_of(
     histograms: Sequence[Sequence[int]], k: int, categories: Sequence[str | None]
 ) -> dict[str, dict[str, float]]:
-    """Return fields of a report: how many requests have which acceptance length, and that by category.
-
-    Lengths are counted in equal bins "from-to" of 1 to at least K + 1, which hold their lower bound.
-    """
+    """Return fields of a report: how many requests have which acceptance length, in equal bins "from-to"
+    of 1 to at least K + 1, which hold their lower bound, and the length by category."""
     width = math.ceil(k / _MOST_BINS) or 1
     bins = {f"{start}-{start + width}": 0.0 for start in range(1, k + 1, width)}
     for length in map(length_of, ([one] for one in histograms)):

@@ -94,11 +94,7 @@ def _sampling(load: Load | StepLoad, *, detokenize: bool, **more: Any) -> Any:
 
 
 class Engine:
-    """vLLM's LLM, and what is asked of it.
-
-    Args:
-        report: called with the number of requests that have ended.
-    """
+    """vLLM's LLM, and what is asked of it. It reports the number of requests that have ended."""
 
     COMMANDS: ClassVar[tuple[str, ...]] = ("load", "steps", "logprobs", "rpc")
 

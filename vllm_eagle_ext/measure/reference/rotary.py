@@ -75,11 +75,7 @@ def _frequencies(
 
 
 def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary:
-    """Read either spelling, `rope_scaling` or `rope_parameters`; a block's numbers win over the root's.
-
-    Args:
-        config: with the layers' keys at its root.
-    """
+    """Read `rope_scaling` or `rope_parameters`; a block's numbers win over the root's."""
     block = rope_block(config)
     kind = rope_kind(block)
     names = (*_NEEDED.get(kind, ()), *_FURTHER.get(kind, ()))

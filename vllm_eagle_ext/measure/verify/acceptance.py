@@ -127,10 +127,7 @@ def judge_worth(
     ids: Collection[int] = (),
 ) -> Check:
     """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt.
-
-    Args:
-        ids: the target's, that the draft can say; none: all.
-    """
+    The draft can say these `ids` of the target, or all."""
     long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
     if not measured.drafts and long:
         said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."

@@ -78,10 +78,7 @@ def leaf_of(text: Sequence[int], leaves: Mapping[Leaf, float]) -> Leaf:
 
 
 def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
-    """Compare where texts end with the chances of the leaves.
-
-    Neighbours are pooled until EXPECTED are expected of them.
-    """
+    """Compare where texts end with the leaves' chances, pooled until EXPECTED are expected of a cell."""
     counts = dict.fromkeys(leaves, 0)
     for text in texts:
         counts[leaf_of(text, leaves)] += 1

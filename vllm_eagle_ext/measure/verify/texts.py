@@ -36,10 +36,7 @@ Logprobs = Callable[[list[list[int]]], list[dict[int, float]]]
 
 
 def tie_bound(request: VerifyRequest) -> float:
-    """Return the gap up to which logits are tied.
-
-    vLLM serves a float32 checkpoint in 16 bit, unless told otherwise.
-    """
+    """Return the gap of a tie. vLLM serves a float32 checkpoint in 16 bit, unless told otherwise."""
     if request.tie_gap is not None:
         return request.tie_gap
     return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
@@ -115,13 +112,8 @@ def other_scheme(scheme: Scheme) -> Scheme:
 
 
 def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
-    """Report that an engine with the other scheme did not start or ended.
-
-    That says nothing about the draft.
-
-    Args:
-        log: all of it; "": the end of it in the message will do.
-    """
+    """Report that an engine with the other scheme did not start or ended: no fault of the draft.
+    Without the whole log its end in the message will do."""
     message, log = str(error.value), log or "\n".join([error.remedy, *error.more])
     if refusal := _REFUSAL.search(message) or _REFUSAL.search(log):
         return not_applicable(STATES, f"{SCHEMES[scheme]} cannot be had here: {refusal.group(1)}")
