@@ -29,9 +29,10 @@ from benchmarks.performance import ENVIRONMENT
 from benchmarks.shapes.dense import Dense
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
-from vllm_eagle_ext.measure.engine.machine import fallback_warning
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
+from vllm_eagle_ext.memory.device import lacks_avx512
+from vllm_eagle_ext.start.platforms import find_platform
 
 RESULTS = Path(__file__).parent / "results/draft_vocabulary.json"
 TINY, BUILD = Path("examples/tiny"), Path("build/draft_vocabulary")
@@ -136,11 +137,10 @@ def step_times(name: str, shape: Dense) -> dict[str, Any]:
     """Time steps with each head in turn, and the ratio of the whole head's to it, round by round."""
     folder = BUILD / name.partition(",")[0].replace(" ", "_")
     target = write(folder / "target", shape.target() | _QWEN3)
-    reducing = ("lm_head.weight", "d2t", "t2d")
-    tensors = {n: tensor for n, tensor in shape.tensors().items() if n not in reducing}
+    tensors = {n: t for n, t in shape.tensors().items() if n not in ("lm_head.weight", "d2t", "t2d")}
     config = shape.draft() | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": list(shape.outputs)}}
     draft = write(folder / "draft", config, tensors)
-    dtype = "float32" if any(fallback_warning({})) else "bfloat16"
+    dtype = "float32" if find_platform("auto")[0] == "cpu" and lacks_avx512() else "bfloat16"
     arguments: dict[str, Any] = {
         "model": str(target), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": dtype,
         "max_model_len": 1024, "max_num_seqs": max(REQUESTS), "enforce_eager": True,

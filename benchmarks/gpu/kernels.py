@@ -24,7 +24,7 @@ KS, REQUESTS = (3, 7), (1, 8, 32)
 
 
 def run_checks() -> dict[str, Any]:
-    """Check few shapes, also inside a CUDA graph and in 48 cache groups."""
+    """Check few shapes, also inside a CUDA graph."""
     selftest.TIMED_KS = ()
     result = selftest.run_selftest(quick=True, watch=lambda name, done, total: None)
     passed = len(result.checks) - len(result.failed)

@@ -14,7 +14,7 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET, started, with_log
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
 from vllm_eagle_ext.measure.reference.eagle3 import Eagle3Reference
-from vllm_eagle_ext.measure.reference.walk import embeddings_and_head, load_target
+from vllm_eagle_ext.measure.reference.published import embeddings_and_head, load_target
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,7 @@ from vllm_eagle_ext.draft import (
     read_draft_files,
 )
 from vllm_eagle_ext.draft.spec import DraftRequest
-from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.measure.reference.published import load_reference, residual_stream
 from vllm_eagle_ext.options import Options
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]

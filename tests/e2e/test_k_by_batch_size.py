@@ -19,7 +19,7 @@ from tests.support.schedules import (
     following,
     phases,
 )
-from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.measure.reference.published import residual_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -27,8 +27,7 @@ from vllm_eagle_ext.draft import (
     read_draft_files,
 )
 from vllm_eagle_ext.draft.spec import DraftRequest
-from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.walk import load_target
+from vllm_eagle_ext.measure.reference.published import load_reference, load_target
 
 pytestmark = [pytest.mark.e2e, pytest.mark.v2, pytest.mark.long]
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.support.dense import FLOAT32, POSTNORM_AUX_LAYERS, dense
 from tests.support.hybrid import started, with_log
-from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.measure.reference.published import residual_stream
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -9,8 +9,7 @@ import torch
 from tests.peers.chains import Chains
 from tests.peers.texts import target
 from vllm_eagle_ext.draft.spec import DraftSpec
-from vllm_eagle_ext.measure.reference.published import load_reference
-from vllm_eagle_ext.measure.reference.walk import residual_stream
+from vllm_eagle_ext.measure.reference.published import load_reference, residual_stream
 from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
 
 

@@ -12,7 +12,7 @@ from tests.peers.ours import checked
 from tests.peers.rows import ROWS
 from tests.peers.texts import ANSWER, PROMPT, prompts, texts
 from tests.support.batches import RECORDED, Batch, Engine, start_engines
-from vllm_eagle_ext.measure.reference.walk import accepted_length
+from vllm_eagle_ext.measure.reference.published import accepted_length
 from vllm_eagle_ext.start.serve import speculative_config
 
 pytestmark = [pytest.mark.peers, pytest.mark.e2e]

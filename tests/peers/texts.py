@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from tests.support.engine import TINY
-from vllm_eagle_ext.measure.reference.walk import load_target, residual_stream
+from vllm_eagle_ext.measure.reference.published import load_target, residual_stream
 
 PROMPT, ANSWER = 24, 32  # tokens
 # As configs name it: a draft's file names its target, and must not hold a path of one machine.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
-from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, accepted_length, residual_stream
+from vllm_eagle_ext.measure.reference.published import ReferenceDrafter, accepted_length, residual_stream
 
 # The engine drafts in bf16 and the reference in fp32: where the reference's first two choices lie
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16

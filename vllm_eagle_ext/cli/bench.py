@@ -6,16 +6,13 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, numbers, require_engine
 from vllm_eagle_ext.errors import EagleExtError
-
-if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.bench.request import BenchRequest
 
 # Options that say how whole texts are decoded, and those that say how steps are timed.
 _OF_TEXTS = (
@@ -92,26 +89,25 @@ def bench(
 
 def tune() -> None:
     """Name the command that does it now."""
-    said = "`vllm-eagle tune` is now `vllm-eagle bench --schedule`; -k 1,2,4 is what --lengths was."
-    fail(said, as_json="--json" in sys.argv)
+    line = "`vllm-eagle tune` is now `vllm-eagle bench --schedule`; -k 1,2,4 is what --lengths was."
+    fail(line, as_json="--json" in sys.argv)
 
 
-def _typed_request(context: typer.Context) -> BenchRequest:
-    """Make the request of the command's options, most of them by name."""
-    from vllm_eagle_ext.measure.bench.request import BenchRequest
+def _typed_request(context: typer.Context) -> dict[str, Any]:
+    """Return the command's options by name, with what they say."""
     from vllm_eagle_ext.measure.bench.results import KINDS
 
-    given = context.params
+    given, options = context.params, {each.name: each.opts[0] for each in context.command.params}
     for name in _OF_TEXTS if given["schedule"] else _OF_SCHEDULE:
         if (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE":
             when = "without" if given["schedule"] else "only with"
-            raise typer.BadParameter(f"{when} --schedule", param_hint=_option_of(context, name))
+            raise typer.BadParameter(f"{when} --schedule", param_hint=options[name])
     read: dict[str, Any] = {"drafts": given["draft"] or []}
     for name in ("engine", "speculative", "eagle_ext"):
-        read[name] = json_object(given[name], _option_of(context, name))
+        read[name] = json_object(given[name], options[name])
     for name, field in {"k": "ks", "concurrency": "concurrency", "contexts": "contexts"}.items():
         typed = given[name]
-        read[field] = None if typed is None else numbers(typed, _option_of(context, name))
+        read[field] = None if typed is None else numbers(typed, options[name])
     read["kinds"] = [part for part in given["variants"].split(",") if part]
     if not read["kinds"] or set(read["kinds"]) - set(KINDS):
         raise typer.BadParameter(f"of {', '.join(KINDS)}", param_hint="--variants")
@@ -120,11 +116,4 @@ def _typed_request(context: typer.Context) -> BenchRequest:
     except ValueError:
         hint = "--synthetic-acceptance"
         raise typer.BadParameter("numbers with commas between", param_hint=hint) from None
-    names = set(BenchRequest.__dataclass_fields__) - set(read)
-    by_name = {name: given[name] for name in names & set(given)}
-    return BenchRequest(**read, **by_name | {"synthetic_acceptance": rates})
-
-
-def _option_of(context: typer.Context, name: str) -> str:
-    """Return the option of a parameter as it is typed."""
-    return next(one.opts[0] for one in context.command.params if one.name == name)
+    return given | read | {"synthetic_acceptance": rates}

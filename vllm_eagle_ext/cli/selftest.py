@@ -48,49 +48,43 @@ def selftest(
         if json_file is not None:
             require_writable(json_file, "--json")
         with watching() as watch:
-            found = run_selftest(quick=quick, watch=watch)
+            result = run_selftest(quick=quick, watch=watch)
     except EagleExtError as error:
         fail(str(error))
-    print_selftest(found, console())
+    print_selftest(result, console())
     if json_file is not None:
         try:
-            write_whole(json_file, json.dumps({"schema_version": SCHEMA, **found.to_json()}, indent=1))
+            write_whole(json_file, json.dumps({"schema_version": SCHEMA, **result.to_json()}, indent=1))
         except OSError as error:
             fail(f"--json {json_file} cannot be written: {error.strerror}. Name another file.")
-    raise typer.Exit(found.exit_code)
+    raise typer.Exit(result.exit_code)
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
     """Show on standard error what runs."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress
 
-    columns = (
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda name, done, total: progress.update(
             task, description=name, completed=done, total=total
         )
 
 
-def print_selftest(found: SelfTest, console: Console) -> None:
+def print_selftest(result: SelfTest, console: Console) -> None:
     """Print what was checked, what failed, what was timed and what was left out."""
-    device = found.device
+    device = result.device
     more = f", capability {device['capability']}" if "capability" in device else ""
     console.print(f"{device['name']}{more}", markup=False)
-    console.print(_checks(found))
-    for checked in found.failed:
+    console.print(_checks(result))
+    for checked in result.failed:
         console.print(f"FAILED {checked.case}: {checked.result}", markup=False)
-    if found.times:
-        console.print(_timed(found.times))
-    for text in found.left_out:
+    if result.times:
+        console.print(_timed(result.times))
+    for text in result.left_out:
         console.print(f"left out: {text}", markup=False)
-    count, failed = len(found.checks), len(found.failed)
+    count, failed = len(result.checks), len(result.failed)
     verdict = f"All {count} checks passed." if count else "Nothing could be checked."
     if failed:
         verdict = (
@@ -100,10 +94,10 @@ def print_selftest(found: SelfTest, console: Console) -> None:
     console.print(verdict, markup=False)
 
 
-def _checks(found: SelfTest) -> Table:
+def _checks(result: SelfTest) -> Table:
     table = Table("kernels", "checks", "passed", "largest error of fp64", box=None, pad_edge=False)
     passed, everything, errors = Counter[str](), Counter[str](), dict[str, float]()
-    for checked in found.checks:
+    for checked in result.checks:
         name = checked.result.kernels
         everything[name] += 1
         passed[name] += checked.result.ok

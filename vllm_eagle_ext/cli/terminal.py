@@ -126,22 +126,22 @@ def cannot_import(error: BaseException) -> str:
 
 def json_object(text: str, hint: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        given = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        given = None
+    if not isinstance(given, dict):
         raise typer.BadParameter("a JSON object is needed", param_hint=hint)
-    return found
+    return given
 
 
 def numbers(text: str, hint: str) -> list[int]:
     try:
-        found = [int(part) for part in text.split(",")]
+        given = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1 or max(found) > MOST:
+        given = []
+    if not given or min(given) < 1 or max(given) > MOST:
         raise typer.BadParameter("whole numbers above 0 with commas between", param_hint=hint)
-    return found
+    return given
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,7 +13,6 @@ from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, r
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.verify.readings import Question
     from vllm_eagle_ext.measure.verify.request import VerifyRequest
 
 
@@ -59,13 +56,17 @@ def verify_draft(
     try:
         if out is not None:
             require_writable(out)
-        # Run the checks, or only the comparison that was asked for.
-        answer = _task(gate_layouts=gate_layouts, feedback=feedback)
+        if gate_layouts and feedback:
+            raise SpeculativeConfigError(
+                field="--gate-layouts and --feedback", value="both", allowed="one of them at a time",
+                remedy="run --gate-layouts first, and give its answer in --eagle-ext to --feedback",
+            )  # fmt: skip
+        option = "gate_layout" if gate_layouts else "norm_output" if feedback else None
         read = {
             "engine": json_object(engine, "--engine"),
             "eagle_ext": json_object(eagle_ext, "--eagle-ext"),
         }
-        code, text = answer(read_verify_request({**context.params, **read}), quiet=as_json)
+        code, text = _run(read_verify_request({**context.params, **read}), option, quiet=as_json)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
@@ -81,44 +82,26 @@ def verify_draft(
     raise typer.Exit(code)
 
 
-def _task(*, gate_layouts: bool, feedback: bool) -> Callable[..., tuple[int, str]]:
-    """Return what to find out about a request."""
-    from vllm_eagle_ext.measure.verify import readings
-
-    if gate_layouts and feedback:
-        raise SpeculativeConfigError(
-            field="--gate-layouts and --feedback", value="both", allowed="one of them at a time",
-            remedy="run --gate-layouts first, and give its answer in --eagle-ext to --feedback",
-        )  # fmt: skip
-    question = readings.GATE_LAYOUT if gate_layouts else readings.FEEDBACK if feedback else None
-    return _run_checks if question is None else partial(_compare_readings, question)
-
-
-def _run_checks(request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.measure.verify.run import run_verify
-    from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_verification
-
-    with Logs() as kept:
-        with Stages() as shown:
-            report = run_verify(request, kept.folder, shown.stage)
-        kept.passed = report.exit_code == 0
-        if not quiet:
-            print_verification(report, console())
-    return report.exit_code, json_text(asdict(report), report.exit_code)
-
-
-def _compare_readings(question: Question, request: VerifyRequest, *, quiet: bool) -> tuple[int, str]:
-    from vllm_eagle_ext.measure.verify.readings import measure, require_open
-    from vllm_eagle_ext.measure.verify.table import Logs, Stages, print_answer
+def _run(request: VerifyRequest, option: str | None, *, quiet: bool) -> tuple[int, str]:
+    """Run the checks, or only compare the readings of an option; return the exit status and JSON."""
+    from vllm_eagle_ext.measure.verify import readings, run, table
     from vllm_eagle_ext.start.check import run_check
 
-    checked = run_check(request.check)
-    require_open(question, checked.inspection, request)
-    with Logs() as kept:
-        with Stages() as shown:
-            answer = measure(question, request, checked, kept.folder, shown.stage)
-        kept.passed = answer.best is not None
-    if not quiet:
-        print_answer(answer, console())
-    code = 0 if answer.best else 1
-    return code, json_text(answer.to_json(), code)
+    with table.Logs() as kept:
+        if option is None:
+            with table.Stages() as shown:
+                report = run.run_verify(request, kept.folder, shown.stage)
+            code, keys = report.exit_code, asdict(report)
+        else:
+            question = readings.GATE_LAYOUT if option == "gate_layout" else readings.FEEDBACK
+            checked = run_check(request.check)
+            readings.require_open(question, checked.inspection, request)
+            with table.Stages() as shown:
+                answer = readings.measure(question, request, checked, kept.folder, shown.stage)
+            code, keys = int(answer.best is None), answer.to_json()
+        kept.passed = code == 0
+        if not quiet and option is None:
+            table.print_verification(report, console())
+        elif not quiet:
+            table.print_answer(answer, console())
+    return code, json_text(keys, code)

@@ -7,7 +7,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.draft import Case
-    from vllm_eagle_ext.measure.vocabulary import Coverage
     from vllm_eagle_ext.start.check import CheckResult
 
 _Texts = Annotated[
@@ -37,9 +35,6 @@ _Prompts = Annotated[
     ),
 ]
 _Tokens = Annotated[int, typer.Option(min=8, help="With --prompts, generate this many tokens for each.")]
-_Engine = Annotated[
-    str, typer.Option(help="With --prompts, pass these further arguments to LLM(), as JSON.")
-]
 _Entries = Annotated[
     int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
 ]
@@ -56,7 +51,7 @@ def vocabulary(
     out: _File = Path("draft_vocabulary.json"),
     force: _Force = False,
     max_tokens: _Tokens = 256,
-    engine: _Engine = "{}",
+    engine: parameters.Engine = "{}",
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
@@ -93,7 +88,10 @@ def vocabulary(
         case = _of_whole_head(checked, draft, entries)
         # Count, choose and write.
         counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
-        size, ends = case.target.vocab_size, _ends(checked.text, case) | named
+        # Tokens that end a text, which plain texts lack, are kept whatever the texts have.
+        size, stated = case.target.vocab_size, checked.text.get("eos_token_id")
+        each = stated if isinstance(stated, list) else [stated]
+        ends = named | {id_ for id_ in each if type(id_) is int and 0 <= id_ < size}
         if entries <= len(ends):
             raise OptionsError(
                 field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
@@ -114,11 +112,17 @@ def vocabulary(
 
 
 def _print(
-    counted: Counter[int], rows: list[Coverage], case: Case, entries: int, out: Path, *, as_json: bool
+    counted: Counter[int],
+    rows: list[dict[str, Any]],
+    case: Case,
+    entries: int,
+    out: Path,
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
-        found = {"tokens": counted.total(), "entries": entries, "sizes": [asdict(row) for row in rows]}
-        typer.echo(json_text(found | {"out": str(out)}, 0))
+        keys = {"tokens": counted.total(), "entries": entries, "sizes": rows, "out": str(out)}
+        typer.echo(json_text(keys, 0))
         return
     shown = console()
     shown.print(
@@ -126,8 +130,8 @@ def _print(
     )
     per = "block" if case.spec.family.drafts_in_parallel else "drafted token"
     for row in rows:
-        keeps = f"{row.entries:>8,} entries keep {row.share:6.1%} of them"
-        shown.print(f"{keeps}, and read {row.saved / 1e6:,.1f} MB less per {per}")
+        keeps = f"{row['entries']:>8,} entries keep {row['share']:6.1%} of them"
+        shown.print(f"{keeps}, and read {row['saved'] / 1e6:,.1f} MB less per {per}")
     options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})
     shown.print(f"{entries:,} ids are in {out}. Serve with: --additional-config '{options}'")
 
@@ -177,10 +181,3 @@ def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
             field="DRAFT", value=draft, allowed=reasons[0], remedy="serve it without the option"
         )
     return case
-
-
-def _ends(text: Mapping[str, Any], case: Case) -> frozenset[int]:
-    """Return the tokens that end a text, which plain texts lack."""
-    stated = text.get("eos_token_id")
-    each = stated if isinstance(stated, list) else [stated]
-    return frozenset(id_ for id_ in each if type(id_) is int and 0 <= id_ < case.target.vocab_size)

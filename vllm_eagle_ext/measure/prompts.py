@@ -74,12 +74,12 @@ def read_lines(file: Path) -> Iterator[tuple[str, str | None]]:
                 if len(raw) > _LONGEST:
                     raise ValueError(f"longer than {_LONGEST} bytes")
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n")
-                found = _text_of(line.removesuffix("\r"), must_be_json=file.suffix.lower() == ".jsonl")
-                found[0].encode()
+                prompt = _text_of(line.removesuffix("\r"), must_be_json=file.suffix.lower() == ".jsonl")
+                prompt[0].encode()
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
-            if found[0]:
-                yield found
+            if prompt[0]:
+                yield prompt
 
 
 def _text_of(line: str, *, must_be_json: bool) -> tuple[str, str | None]:
@@ -87,29 +87,32 @@ def _text_of(line: str, *, must_be_json: bool) -> tuple[str, str | None]:
     if not line.strip():
         return "", None
     try:
-        found: Any = parse_json(line.encode(), containers=_LONGEST)
+        value: Any = parse_json(line.encode(), containers=_LONGEST)
     except ValueError:
         if must_be_json:
             raise
         return line, None
-    if isinstance(found, dict):
-        category = found.get("category")
-        return _text_in(found), printable(category) if isinstance(category, str) else None
-    has_objects = isinstance(found, list) and any(isinstance(entry, dict) for entry in found)
-    if has_objects or (must_be_json and not isinstance(found, str)):
+    match value:
+        case str():
+            return value, None
+        case dict():
+            category = value.get("category")
+            return _text_in(value), printable(category) if isinstance(category, str) else None
+    is_list_of_objects = isinstance(value, list) and any(isinstance(entry, dict) for entry in value)
+    if must_be_json or is_list_of_objects:
         raise ValueError("neither a text nor an object with one")
-    return found if isinstance(found, str) else line, None
+    return line, None
 
 
-def _text_in(found: Mapping[str, Any]) -> str:
-    match {key: value for key, value in found.items() if value is not None}:
+def _text_in(keys: Mapping[str, Any]) -> str:
+    match {key: value for key, value in keys.items() if value is not None}:
         case {"text": str(text)} | {"prompt": str(text)}:
             return text
         case {"messages": [{"role": "user", "content": str(text)}]}:
             return text
     raise ValueError(
         "an object needs a text under 'text' or 'prompt', or 'messages' of one user turn; it has "
-        + (", ".join(map(repr, found)) or "no key")
+        + (", ".join(map(repr, keys)) or "no key")
     )
 
 
@@ -120,12 +123,14 @@ def token_ids(
     source: str | None = None,
     chat_template: bool | None = None,
     thinking: bool | None = None,
+    categories: Sequence[str | None] = (),
     **keywords: Any,
 ) -> PromptSet:
     """Return the prompts as the target's tokenizer reads them, each as a user's turn of a chat.
 
     Args:
         chat_template: None applies one where the tokenizer has one.
+        categories: of the texts, which stay with their ids.
         keywords: of `Tokenizer`.
 
     Raises:
@@ -136,7 +141,8 @@ def token_ids(
             chat_template = tokenizer.has_template
         switches = _switches(tokenizer, chat_template, thinking)
         ids = list(tokenizer.ids(texts, switches=switches))
-    return PromptSet(source or BUILT_IN, ids, chat_template, thinking if chat_template else None)
+    thinking = thinking if chat_template else None
+    return PromptSet(source or BUILT_IN, ids, chat_template, thinking, list(categories))
 
 
 def tokenizer_keywords(engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +154,7 @@ def tokenizer_keywords(engine: Mapping[str, Any]) -> dict[str, Any]:
 def random_ids(count: int, length: int, vocabulary: int, seed: int) -> PromptSet:
     """Draw prompts of random token ids, for weights that are random themselves."""
     choose = random.Random(seed)
-    ids = [[choose.randrange(vocabulary) for _ in range(length)] for _ in range(count)]
+    ids = [choose.choices(range(vocabulary), k=length) for _ in range(count)]
     return PromptSet("random token ids", ids, False, None)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ from vllm_eagle_ext.measure.verify.table import Logs, Stages
 SIZES = (8192, 16384, 32768, 65536)
 _PIECE = 2**16  # characters of a text that the tokenizer reads at once
 _REQUESTS = 32  # answered at a time
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What a draft vocabulary of so many entries keeps."""
-
-    entries: int
-    share: float  # of the counted tokens
-    saved: int  # bytes that the draft no longer reads, per drafted token or block
 
 
 def count_tokens(file: Path, tokenizer: Tokenizer) -> Counter[int]:
@@ -63,14 +53,8 @@ def _pieces(file: Path) -> Iterator[str]:
             yield from (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
         return
     with file.open(encoding="utf-8-sig") as lines:
-        kept, length = [], 0
-        while line := lines.readline(_PIECE):
-            kept.append(line)
-            length += len(line)
-            if length >= _PIECE:
-                yield "".join(kept)
-                kept, length = [], 0
-        yield "".join(kept)
+        while piece := lines.read(_PIECE) + lines.readline(_PIECE):
+            yield piece
 
 
 def _no_texts(file: Path, problem: str) -> SpeculativeConfigError:
@@ -85,10 +69,6 @@ def _no_texts(file: Path, problem: str) -> SpeculativeConfigError:
 def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_tokens: int) -> Counter[int]:
     """Count the tokens of the target's greedy answers to the prompts of a file.
 
-    Args:
-        engine: further keywords of LLM().
-        max_tokens: of each answer.
-
     Raises:
         EagleExtError: the prompts or the tokenizer cannot be read, or the engine does not start.
     """
@@ -98,7 +78,7 @@ def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_toke
     with Logs() as logs:
         with Stages() as shown:
             if share is not None:
-                with shown.stage(str(share), None):
+                with shown.stage(share, None):
                     pass
             with start("the target", arguments, logs.folder / "target.log", shown.stage) as served:
                 load = Load(ids, _REQUESTS, max_tokens)
@@ -118,9 +98,10 @@ def choose(counted: Counter[int], entries: int, size: int, always: Set[int] = fr
     return sorted(order[:entries])
 
 
-def coverage(counted: Counter[int], ids: list[int], case: Case) -> Coverage:
-    """Compute what a vocabulary of these ids keeps of the counted tokens, and saves of the head."""
+def coverage(counted: Counter[int], ids: list[int], case: Case) -> dict[str, Any]:
+    """Compute the share of the counted tokens that a vocabulary of these ids keeps, and the bytes of the
+    head that the draft no longer reads, per drafted token or block."""
     spec = case.spec
     row = spec.head_bytes // spec.head_rows
     share = sum(counted[id_] for id_ in ids) / counted.total()
-    return Coverage(len(ids), share, (spec.head_rows - len(ids)) * row)
+    return {"entries": len(ids), "share": share, "saved": (spec.head_rows - len(ids)) * row}

@@ -20,7 +20,7 @@ from tests.support.targets.drafts import write_draft
 from tests.support.targets.families import FAMILIES, Family, Pair
 from tests.support.targets.models import as_served, write_target
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference
-from vllm_eagle_ext.measure.reference.walk import (
+from vllm_eagle_ext.measure.reference.published import (
     embeddings_and_head,
     layers_of,
     load_target,

@@ -10,11 +10,9 @@ from vllm_eagle_ext.measure.bench.results import COVERAGE, median_interval, pair
     ("n", "low", "high", "coverage"),
     [
         pytest.param(1, 1, 1, 0.0, id="one says nothing"),
-        pytest.param(2, 1, 2, 0.5, id="range"),
         pytest.param(3, 1, 3, 0.75, id="range of three"),
         pytest.param(5, 1, 5, 0.9375, id="still too few"),
         pytest.param(6, 1, 6, 0.96875, id="first that suffices"),
-        pytest.param(8, 1, 8, 0.9921875, id="2..7 would cover 93 %"),
         pytest.param(9, 2, 8, 0.9609375, id="no longer the range"),
         pytest.param(20, 6, 15, 0.9586105, id="as in tables of the sign test"),
     ],
@@ -51,14 +49,8 @@ def test_repeats_of_one_side_alone_are_left_out():
     assert paired({0: 2.0}, {1: 1.0}) is None
 
 
-@pytest.mark.parametrize(
-    ("values", "others", "overlap"),
-    [
-        pytest.param((1, 2), (2, 3), True, id="touching"),
-        pytest.param((1, 4), (2, 3), True, id="within"),
-        pytest.param((1, 2), (2.1, 3), False, id="apart"),
-    ],
-)
-def test_overlapping_intervals(values, others, overlap):
-    one, other = median_interval(values), median_interval(others)
-    assert one.overlaps(other) == other.overlaps(one) == overlap
+def test_overlapping_intervals():
+    first, touching, apart = (median_interval(values) for values in ((1, 2), (2, 3), (2.1, 3)))
+    assert first.overlaps(touching)
+    assert touching.overlaps(first)
+    assert not first.overlaps(apart)

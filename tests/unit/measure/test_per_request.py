@@ -29,11 +29,6 @@ def test_requests_without_drafts_are_left_out():
     }  # fmt: skip
 
 
-def test_no_category_at_all():
-    for categories in ([None], []):
-        assert spread_of([[1, 0]], 1, categories)["length_by_category"] == {}
-
-
 def test_each_request_has_its_category():
     """One answer less would shift all categories after it."""
     with pytest.raises(ValueError, match="shorter|longer"):

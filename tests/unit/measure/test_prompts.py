@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.prompts import random_ids, read_prompts, read_texts, token_ids
-from vllm_eagle_ext.measure.tokenizer import load_tokenizer
+from vllm_eagle_ext.measure.prompts import read_prompts, read_texts, token_ids
 
 TARGET = str(TINY / "target")
 
@@ -107,7 +107,7 @@ def test_no_prompt_is_refused(tmp_path, content):
 
 
 def test_the_chat_template_is_applied_and_said():
-    tokenizer = load_tokenizer(TARGET)
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
     plain = token_ids(["Hello"], TARGET, chat_template=False)
     assert (plain.chat_template, plain.ids) == (False, [tokenizer("Hello")["input_ids"]])
     chat = token_ids(["Hello"], TARGET)
@@ -120,7 +120,7 @@ def test_a_switch_that_the_template_does_not_read_is_refused():
 
 
 def test_a_switch_reaches_the_template(tmp_path):
-    tokenizer = load_tokenizer(TARGET)
+    tokenizer = AutoTokenizer.from_pretrained(TARGET)
     tokenizer.chat_template = "{% if enable_thinking %}# think\n{% endif %}{{ messages[0]['content'] }}"
     tokenizer.save_pretrained(tmp_path)
     thinking, not_thinking = (
@@ -132,11 +132,3 @@ def test_a_switch_reaches_the_template(tmp_path):
 def test_a_target_without_a_tokenizer_is_refused(tmp_path):
     with pytest.raises(SpeculativeConfigError, match="tokenizer of the target"):
         token_ids(["Hello"], str(tmp_path))
-
-
-def test_random_ids_repeat_with_their_seed():
-    first = random_ids(4, 9, 50, seed=1)
-    assert first == random_ids(4, 9, 50, seed=1)
-    assert first.ids != random_ids(4, 9, 50, seed=2).ids
-    assert {len(ids) for ids in first.ids} == {9}
-    assert max(map(max, first.ids)) < 50

@@ -100,12 +100,8 @@ def test_no_module_of_the_working_folder_is_run(target, monkeypatch):
     [
         ("trust_remote_code", "false", "true or false"),
         ("trust_remote_code", 1, "true or false"),
-        ("enforce_eager", "no", "true or false"),
-        ("enable_lora", [], "true or false"),
-        ("enable_prompt_embeds", "false", "true or false"),
         ("enable_prefix_caching", "False", "true or false"),
         ("max_num_seqs", "4", "a whole number"),
-        ("max_num_seqs", True, "a whole number"),
         ("revision", 7, "text"),
     ],
 )

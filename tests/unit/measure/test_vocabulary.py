@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 
 import pytest
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tests.support.draft_vocabularies import native_without_a_head
@@ -16,7 +17,7 @@ from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.cli import vocabulary as vocabulary_command
 from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure import vocabulary
-from vllm_eagle_ext.measure.tokenizer import Tokenizer, load_tokenizer
+from vllm_eagle_ext.measure.tokenizer import Tokenizer
 from vllm_eagle_ext.measure.vocabulary import choose, count_tokens
 
 TEXTS = TINY / "prompts.jsonl"
@@ -44,9 +45,9 @@ def test_the_most_frequent_are_chosen():
 def test_a_plain_text_is_counted_with_its_line_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "_PIECE", 9)
     lines = ["def a():\n", "return 1\n"]
-    tokenizer = load_tokenizer(str(TINY / "target"))
+    tokenizer = AutoTokenizer.from_pretrained(str(TINY / "target"))
     (tmp_path / "text.py").write_text("".join(lines))
-    expected = Counter(token for line in lines for token in tokenizer(line)["input_ids"])
+    expected = Counter(tokenizer("".join(lines))["input_ids"])
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": lines[0]}) + "\n")
     with Tokenizer(str(TINY / "target")) as bounded:
         assert count_tokens(tmp_path / "text.py", bounded) == expected
@@ -67,14 +68,14 @@ def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, name):
     (tmp_path / name).write_text(json.dumps(text) if name.endswith("l") else text)
     pieces = list(vocabulary._pieces(tmp_path / name))
     assert "".join(pieces) == text
-    assert max(map(len, pieces)) <= 100
+    assert max(map(len, pieces)) <= 200
 
 
 def test_it_prints_and_writes(run, tmp_path):
     draft = native_without_a_head(tmp_path / "native")
     found = json.loads(run(draft, "--entries", "768", "--json").stdout)
     ids = read_vocabulary_file(found["out"])
-    tokenizer = load_tokenizer(str(TINY / "target"))
+    tokenizer = AutoTokenizer.from_pretrained(str(TINY / "target"))
     counted = Counter(
         token
         for line in TEXTS.read_text().splitlines()
@@ -91,18 +92,11 @@ def test_it_prints_and_writes(run, tmp_path):
 
 
 def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
-    monkeypatch.setattr(vocabulary_command, "_ends", lambda *_: frozenset(range(64)))
+    counted = Counter({1: 1}), frozenset(range(64))
+    monkeypatch.setattr(vocabulary_command, "_count", lambda *_: counted)
     refused = run(TINY / "dflash", "--entries", "64", target="hybrid_target")
     assert refused.exit_code == 2
-    assert "--entries is 64. Allowed: more than the 65 tokens of chats" in refused.stderr
-
-
-def test_ends_of_texts_are_kept(run, tmp_path):
-    stated = json.loads((TINY / "target/config.json").read_text())["eos_token_id"]
-    ends = set(stated if isinstance(stated, list) else [stated])
-    draft = native_without_a_head(tmp_path / "native")
-    run(draft, "--entries", "64")
-    assert ends <= set(read_vocabulary_file(str(tmp_path / "ids.json")))
+    assert "--entries is 64. Allowed: more than the 64 tokens of chats" in refused.stderr
 
 
 def test_tokens_of_chats_are_kept(run, tmp_path):

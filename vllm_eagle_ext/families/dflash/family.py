@@ -24,7 +24,7 @@ from vllm_eagle_ext.families.dflash.names import DFLASH2_DRAFTER, DFLASH_DRAFTER
 from vllm_eagle_ext.families.drafter_classes import Backbone
 
 _WRITERS = "vllm_eagle_ext.families.dflash.config_writer"
-_REFERENCES = "vllm_eagle_ext.measure.reference.published"
+_REFERENCES = "vllm_eagle_ext.measure.reference.dflash"
 
 
 def _block_layers(
@@ -130,7 +130,7 @@ DFLASH = Family(
     mixes_windows_on_v2_only=True,
     config_writer=f"{_WRITERS}:write",
     model_types={"dflash": f"{_WRITERS}:register"},  # TorchSpec's
-    reference=f"{_REFERENCES}:load_dflash",
+    reference=f"{_REFERENCES}:DFlashReference",
 )
 _OF_THE_LAYERS = {key: of for key, of in DFLASH.own_keys.items() if key != "input_embedding_scale"}
 
@@ -144,7 +144,7 @@ DFLASH2 = replace(
     runs_on_v2_only=True,
     config_writer=f"{_WRITERS}:write_dflash2",
     model_types={},
-    reference=f"{_REFERENCES}:load_dflash2",
+    reference=f"{_REFERENCES}:DFlash2Reference",
 )
 DSPARK = replace(
     DFLASH,
@@ -163,7 +163,7 @@ DSPARK = replace(
     widens_inputs=True,
     config_writer=f"{_WRITERS}:write_dspark",
     model_types={},
-    reference=f"{_REFERENCES}:load_dspark",
+    reference=f"{_REFERENCES}:DSparkReference",
 )
 
 FAMILIES = (DFLASH, DFLASH2, DSPARK)

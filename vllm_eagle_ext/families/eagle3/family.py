@@ -62,7 +62,7 @@ NATIVE = Family(
     runs_without_aux_states=True,
     config_writer="vllm_eagle_ext.families.eagle3.config_writer:write",
     stock_config="vllm_eagle_ext.families.eagle3.config_writer:stock_config",
-    reference="vllm_eagle_ext.measure.reference.published:load_eagle3",
+    reference="vllm_eagle_ext.measure.reference.eagle3:Eagle3Reference",
 )
 _POST_NORM = replace(
     NATIVE,
@@ -89,6 +89,7 @@ _PARALLEL = replace(
     drafts_in_parallel=True,
     omits_mask_token=True,
     stock_config=None,
+    reference="vllm_eagle_ext.measure.reference.eagle3:PEagleReference",
 )
 
 FAMILIES = (_PARALLEL, _GATED, _POST_NORM, NATIVE, _MLA)

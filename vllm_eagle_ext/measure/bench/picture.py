@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.measure.bench.results import Report, Row, ServedLoad, Variant, labels
-from vllm_eagle_ext.measure.bench.surface import Surface, surface_of
+from vllm_eagle_ext.measure.bench.summary import Surface, surface_of
 from vllm_eagle_ext.printable import printable
 
 if TYPE_CHECKING:

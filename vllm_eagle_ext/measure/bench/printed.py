@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
@@ -22,20 +21,24 @@ from vllm_eagle_ext.measure.bench.results import (
     Variant,
     labels,
 )
-from vllm_eagle_ext.measure.bench.summary import acceptance_length_of, pooled
-from vllm_eagle_ext.measure.bench.surface import Point, Surface, gain_over_loads, surface_of
+from vllm_eagle_ext.measure.bench.summary import (
+    Point,
+    Surface,
+    acceptance_length_of,
+    gain_over_loads,
+    pooled,
+    surface_of,
+)
 from vllm_eagle_ext.measure.engine.machine import BUSY, DISTURBED
 from vllm_eagle_ext.printable import shell_line
 from vllm_eagle_ext.start.failed_start import cause_of
 
 PAYS, UNSURE = "*", "~"
 _SHORTER = 0.95  # of a step without a draft: less than noise
-_STANDARD_ERRORS = 4.0
 _REASON_WIDTH = 200
 TABLE_WIDTH = 110  # characters
 _DRAFT_WIDTH = 18
 _MOST_POSITIONS = 16
-_MOST_NAMES, _NAME_WIDTH = 8, 12  # of a table; the report has all
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -61,7 +64,6 @@ def _tables(report: Report) -> Iterator[Table]:
     for level in report.settings.concurrency:
         yield _speeds(report, level)
     yield _acceptance(report)
-    yield _categories(report)
     surface = surface_of(report)
     for context in report.settings.contexts:
         yield _break_even(report, surface, context)
@@ -74,18 +76,17 @@ def _speeds(report: Report, level: int) -> Table:
     plain, stock = (any(getattr(row, name) for row in rows) for name in ("speedup", "against_stock"))
     compared = [*["x none"] * plain, *["x stock"] * stock]
     title = f"concurrency {level} (ms; length: acceptance length; step: per decoding step)"
-    table = _of_variants(title, "tokens/s", "spread", *compared, "length", "step", "TPOT", "TTFT")
+    table = _of_variants(title, "tokens/s", "spread", *compared, "length", "step")
     for row in rows:
         assert row.tokens_per_s is not None
         spread = f"{row.tokens_per_s.relative:.0%}" if row.measured > 1 else "-"
-        latencies = (found.mean if found else None for found in (row.tpot_ms, row.ttft_ms))
         table.add_row(
             *_named(report, row.variant),
             f"{row.tokens_per_s.median:.1f}",
             spread,
             *[_interval(row.speedup)] * plain,
             *[_interval(row.against_stock)] * stock,
-            *map(_number, (row.acceptance_length, row.step_ms, *latencies)),
+            *map(_number, (row.acceptance_length, row.step_ms)),
         )
     return table
 
@@ -102,18 +103,6 @@ def _acceptance(report: Report) -> Table:
         drafts, accepted = pooled(own)
         rates = [f"{count / drafts:.2f}" for count in accepted[:most]] if drafts else []
         table.add_row(*_named(report, variant), _number(acceptance_length_of(drafts, accepted)), *rates)
-    return table
-
-
-def _categories(report: Report) -> Table:
-    """Make a table of acceptance lengths, with as many categories as a line has room for."""
-    rows = [row for row in report.of("texts") if row.length_by_category]
-    names = list(dict.fromkeys(name for row in rows for name in row.length_by_category))[:_MOST_NAMES]
-    title = f"acceptance length by category of prompt (at most {_MOST_NAMES})"
-    table = _of_variants(title, "at a time", *(name[:_NAME_WIDTH] for name in names))
-    for row in rows:
-        lengths = (_number(row.length_by_category.get(name)) for name in names)
-        table.add_row(*_named(report, row.variant), str(row.concurrency), *lengths)
     return table
 
 
@@ -148,8 +137,8 @@ def _as_served(report: Report, context: int) -> Table:
         f"tokens/s as served, context {context}", "requests", "no draft", *(v.length for v in served)
     )
     for plain in (row for row in rows if row.variant == PLAIN and row.tokens_per_s):
-        found = (report.row("closing", variant, plain.load) for variant in served)
-        gains = (gain_text(row.speedup) if row and row.speedup else "-" for row in found)
+        others = (report.row("closing", variant, plain.load) for variant in served)
+        gains = (gain_text(row.speedup) if row and row.speedup else "-" for row in others)
         assert plain.tokens_per_s is not None
         table.add_row(str(plain.concurrency), f"{plain.tokens_per_s.median:.4g}", *gains)
     return table
@@ -240,8 +229,8 @@ def about_the_machine(report: Report) -> Iterator[str]:
 def notes(report: Report) -> Iterator[str]:
     """Say how to read the numbers, and what is missing of them."""
     # What the intervals are, in one line per number of pairs, most often one.
-    ratios = [one for row in report.rows for one in (row.speedup, row.against_stock) if one]
-    for pairs, coverage in sorted({(one.pairs, one.coverage) for one in ratios}):
+    ratios = [ratio for row in report.rows for ratio in (row.speedup, row.against_stock) if ratio]
+    for pairs, coverage in sorted({(ratio.pairs, ratio.coverage) for ratio in ratios}):
         what = f"their {coverage:.0%} interval" if coverage >= COVERAGE else "their range"
         yield f"ratios: median of {pairs} pairs ({what})." if pairs > 1 else "ratios: of one pair."
     if report.of("sweep") and not report.settings.surface_only:
@@ -260,13 +249,10 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def _names(report: Report, variants: Iterable[Variant]) -> str:
-    return ", ".join(name_of(report, variant) for variant in dict.fromkeys(variants))
-
-
-def name_of(report: Report, variant: Variant) -> str:
-    """Name a variant, with its draft's label."""
-    draft = labels(report.settings.drafts).get(str(variant.draft))
-    return variant.model_copy(update={"draft": draft}).name
+    """Name variants, with the labels of their drafts."""
+    shown = labels(report.settings.drafts)
+    drafts = {variant: shown.get(str(variant.draft)) for variant in variants}
+    return ", ".join(v.model_copy(update={"draft": draft}).name for v, draft in drafts.items())
 
 
 def reason(error: str) -> str:
@@ -278,7 +264,7 @@ def reason(error: str) -> str:
 
 def advice(report: Report) -> list[str]:
     """Say of whole texts which K to serve with, and what not to trust."""
-    return [*_best(report), *_misread(report), *_other_texts(report)]
+    return [*_best(report), *_other_texts(report)]
 
 
 def _best(report: Report) -> Iterator[str]:
@@ -307,41 +293,6 @@ def _verdict_on_k(rows: Sequence[Row]) -> str:
         alike = [f"K={other}" for one, other in judged if other != k and one.overlaps(gain)]
         return f"{best}; within its interval: {', '.join(alike)}" if gain.pairs > 1 and alike else best
     return f"no draft is faster; {best}" if gain.high < 1 else f"no difference is seen; {best}"
-
-
-def _misread(report: Report) -> Iterator[str]:
-    """Compare acceptance lengths of ours and stock, which chance may tell apart by a little."""
-    rows: dict[Variant, list[Row]] = {}
-    for row in report.of("texts"):
-        rows.setdefault(row.variant, []).append(row)
-    for variant, ours in rows.items():
-        stock = rows.get(variant.model_copy(update={"kind": "stock"}))
-        if variant.kind != "ours" or stock is None:
-            continue
-        mine, theirs = (acceptance_length_of(*pooled(one)) for one in (ours, stock))
-        if mine is None or theirs is None:
-            continue
-        error = math.hypot(_standard_error(ours), _standard_error(stock))
-        if abs(mine - theirs) > _STANDARD_ERRORS * error:
-            yield (
-                f"{name_of(report, variant)}: acceptance length {mine:.2f}, with stock vLLM "
-                f"{theirs:.2f}; sampling does not explain it: the two read this draft differently "
-                "(`vllm-eagle check` says how it is meant)."
-            )
-
-
-def _standard_error(rows: Sequence[Row]) -> float:
-    """Estimate the standard error of the acceptance length.
-
-    The steps of one pass over the prompts are taken as independent. A step's length L has P(L > j) =
-    acceptance of position j, so E[L] and E[L^2] follow from the rates.
-    """
-    drafts, accepted = pooled(rows)
-    rates = [count / drafts for count in accepted]
-    mean = sum(rates)
-    square = sum((2 * place + 1) * rate for place, rate in enumerate(rates))
-    once = drafts / sum(row.measured for row in rows)  # more passes bring no new texts
-    return math.sqrt(max(0.0, square - mean**2) / max(1.0, once))
 
 
 def _other_texts(report: Report) -> Iterator[str]:

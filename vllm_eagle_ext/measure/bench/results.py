@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -55,25 +56,16 @@ def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval |
 def median_interval(values: Sequence[float]) -> Interval:
     """Return the narrowest two order statistics of equal ranks that cover COVERAGE, or the range."""
     ordered, n = sorted(values), len(values)
-    # The j-th smallest and largest enclose the median unless fewer than j values lie on one side of it.
+
+    def coverage(rank: int) -> float:
+        # The median lies outside where fewer than `rank` values lie on one side of it.
+        return 1 - 2 * sum(math.comb(n, below) for below in range(rank)) / 2**n
+
     rank = 1
-    while _outside(rank + 1, n) <= 1 - COVERAGE:
+    while coverage(rank + 1) >= COVERAGE:
         rank += 1
-    return Interval(
-        median=statistics.median(ordered),
-        low=ordered[rank - 1],
-        high=ordered[n - rank],
-        coverage=1 - _outside(rank, n),
-        pairs=n,
-    )
-
-
-def _outside(rank: int, n: int) -> float:
-    """Return how often the median lies outside the order statistics `rank` and n + 1 - rank.
-
-    It is 1 of one value.
-    """
-    return float(2 * sum(math.comb(n, below) for below in range(rank)) / 2**n)
+    low, high = ordered[rank - 1], ordered[n - rank]
+    return Interval(statistics.median(ordered), low, high, coverage(rank), pairs=n)
 
 
 ComparedKind = Literal["none", "stock", "ours"]  # no draft, stock vLLM, this package
@@ -179,9 +171,7 @@ class Settings(Record):
 
     @property
     def loads(self) -> list[ServedLoad]:
-        return [
-            ServedLoad(concurrency=c, context=one) for one in self.contexts for c in self.concurrency
-        ]
+        return [ServedLoad(concurrency=c, context=at) for at in self.contexts for c in self.concurrency]
 
 
 class EngineRecord(Record):
@@ -209,8 +199,6 @@ class Measurement(Record):
     accepted: list[int] = []  # of them, per position
     # Per whole text with drafts, in the order of the prompts: steps by how many drafts they accepted.
     histograms: list[list[int]] = []
-    ttft_s: list[float] = []  # per whole text
-    tpot_s: list[float] = []  # per whole text of two tokens or more
     texts_sha256: str | None = None  # of the token ids of all whole texts, in the order of the prompts
     other_cores: float | None = None  # that processes other than these kept busy meanwhile
 
@@ -225,14 +213,6 @@ class Spread(Record):
     @property
     def relative(self) -> float:
         return (self.high - self.low) / self.median
-
-
-class Latency(Record):
-    """Milliseconds, over the requests of all measurements."""
-
-    mean: float
-    p50: float
-    p99: float
 
 
 class Row(Record):
@@ -255,8 +235,6 @@ class Row(Record):
     accepted: list[int] = []  # per position
     requests_by_length: dict[str, float] = {}  # acceptance length, from-to -> whole texts
     length_by_category: dict[str, float] = {}  # acceptance length
-    tpot_ms: Latency | None = None
-    ttft_ms: Latency | None = None
     same_texts: bool | None = None  # as without a draft; None where sampling decides
     other_cores: float | None = None  # the most that other processes kept busy in a measurement
     runs: list[Measurement] = []
@@ -307,17 +285,10 @@ class Report(Record):
 
 
 def labels(names: Sequence[str]) -> dict[str, str]:
-    """Shorten names of paths or repositories to the last part, or to as many as tell them apart."""
-    parts = {name: PurePosixPath(name).parts for name in names}
-    longest = max((len(found) for found in parts.values()), default=1)
-    shown: dict[str, str] = {}
-    for name, own in parts.items():
-        for depth in range(1, longest + 1):
-            others = [found[-depth:] for other, found in parts.items() if other != name]
-            if own[-depth:] not in others:
-                break
-        shown[name] = "/".join(own[-depth:]).replace("//", "/") or name
-    return shown
+    """Shorten names of paths or repositories to the last part where that tells them apart."""
+    parts = {name: PurePosixPath(name).name or name for name in names}
+    counts = Counter(parts.values())
+    return {name: part if counts[part] == 1 else name for name, part in parts.items()}
 
 
 def sha256_of(ids: list[list[int]]) -> str:

@@ -15,17 +15,14 @@ from rich.console import Console
 
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.measure.bench.printed import advice, premises, print_report
-from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve
+from vllm_eagle_ext.measure.bench.request import Given, resolve
 from vllm_eagle_ext.measure.bench.results import PLAIN, REPORT, Context, Report
 from vllm_eagle_ext.measure.bench.runner import Runner, swept, variants
-from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
+from vllm_eagle_ext.measure.bench.summary import choose_served, summarise, surface_of, worth_serving
 from vllm_eagle_ext.measure.engine.machine import (
     INSTALL,
     cores,
-    fallback_warning,
     gpus,
-    load_average,
     processor,
     versions,
 )
@@ -36,7 +33,7 @@ _PREFIXES = ("VLLM_", "OMP_", "TRITON_", "CUDA_VISIBLE_DEVICES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
-def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], console: Console) -> Report:
+def run_bench(given: Given, path: Path, arguments: Sequence[str], console: Console) -> Report:
     """Measure in turns what was asked for, and report it.
 
     Args:
@@ -46,7 +43,7 @@ def run_bench(request: BenchRequest, path: Path, arguments: Sequence[str], conso
     Raises:
         EagleExtError: the request cannot be met, or an engine of --schedule failed.
     """
-    settings, prompts = resolve(request)
+    settings, prompts = resolve(given)
     require_new(path)
     return measure(Runner(settings, prompts, path / "logs", console), path, run_context(arguments))
 
@@ -82,7 +79,7 @@ def require_new(path: Path) -> None:
 def measure(runner: Runner, path: Path, context: Context) -> Report:
     """Measure, and report what was measured, also where it is interrupted or an engine fails."""
     settings, console = runner.settings, runner.progress.console
-    for line in (*premises(settings, context), *fallback_warning(settings.engine)):
+    for line in premises(settings, context):
         console.print(line, markup=False)
     console.print(f"Results and logs go to {path}.", markup=False)
     try:
@@ -107,16 +104,9 @@ def _run_stages(runner: Runner, context: Context) -> None:
         runner.run("texts", variants(settings))
         return
     runner.run("sweep", swept(settings))
-    _raise_failure(runner)
     surface = surface_of(_summary(runner, context))
     if not settings.surface_only and (served := worth_serving(settings, surface)):
         runner.run("closing", [PLAIN, *served])
-        _raise_failure(runner)
-
-
-def _raise_failure(runner: Runner) -> None:
-    for failure in runner.failures.values():
-        raise failure
 
 
 def _summary(runner: Runner, context: Context) -> Report:
@@ -149,11 +139,7 @@ def publish(report: Report, path: Path, console: Console) -> None:
 
 
 def run_context(arguments: Sequence[str]) -> Context:
-    """Describe this machine and its software.
-
-    Args:
-        arguments: of the command, without the program.
-    """
+    """Describe the command, this machine and its software."""
     set_here = (name for name in sorted(os.environ) if name.startswith(_PREFIXES))
     names = [name for name in set_here if not any(word in name for word in _SECRET)]
     return Context(
@@ -163,5 +149,5 @@ def run_context(arguments: Sequence[str]) -> Context:
         device=", ".join([f"{processor()}, {cores()} cores", *gpus()]),
         environment={name: os.environ[name] for name in names},
         cores=cores(),
-        load_average=load_average(),
+        load_average=os.getloadavg()[0],
     )

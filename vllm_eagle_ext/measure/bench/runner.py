@@ -26,7 +26,7 @@ from vllm_eagle_ext.measure.bench.results import (
 )
 from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_texts
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
-from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.engine.machine import UTILIZATION, OtherWork, with_memory
 from vllm_eagle_ext.measure.engine.probe import SCHEDULER
 from vllm_eagle_ext.printable import printable
@@ -38,11 +38,7 @@ Batch = tuple[int, list[list[Variant]]]  # repeat, and engines at a time with wh
 def engine_arguments(
     settings: Settings, variant: Variant, engine: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Give the keywords of LLM().
-
-    Args:
-        engine: in place of the settings', with the share of the memory.
-    """
+    """Give the keywords of LLM(); `engine`, with a share of the memory, stands for the settings' own."""
     arguments: dict[str, Any] = {"seed": settings.seed, **(engine or settings.engine)}
     arguments["model"] = settings.target
     if settings.dummy:
@@ -114,11 +110,7 @@ _WARM_TOKENS, _WARM_STEPS = 16, 4
 
 
 class Runner:
-    """Measures stages, and keeps what was found. Use as a context manager, which shows a bar of each.
-
-    Args:
-        logs: folder of the engines' logs.
-    """
+    """Measures stages, and keeps what was found. Use as a context manager, which shows a bar of each."""
 
     def __init__(self, settings: Settings, prompts: Prompts, logs: Path, console: Console) -> None:
         self.settings, self.prompts, self.logs = settings, prompts, logs
@@ -142,7 +134,7 @@ class Runner:
         """Measure these variants; one whose engine failed is not tried again.
 
         Raises:
-            EngineFailedError: there is not enough free memory.
+            EngineFailedError: there is not enough free memory, or an engine of --schedule failed.
         """
         settings = self.settings
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -154,17 +146,16 @@ class Runner:
         at_once = max(len(engines) for _, engines in planned)
         arguments, share = with_memory(settings.engine, models, engines=at_once)
         if share is not None:
-            self.say(str(share))
+            self.say(share)
         for repeat, engines in planned:
             self._run_batch(stage, repeat, engines, arguments)
+        for failure in self.failures.values() if settings.steps else ():
+            raise failure
 
     def _run_batch(
-        self,
-        stage: Stage,
-        repeat: int,
-        engines: Sequence[Sequence[Variant]],
+        self, stage: Stage, repeat: int, engines: Sequence[Sequence[Variant]],
         arguments: Mapping[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start engines that run at the same time, and measure them in turns."""
         started = [_Engine(self, stage, own[0], repeat, arguments) for own in engines]
         with ExitStack() as stack:
@@ -190,10 +181,7 @@ class _Engine:
     def __init__(
         self, runner: Runner, stage: Stage, first: Variant, repeat: int, arguments: Mapping[str, Any]
     ) -> None:
-        """Keep what the engine needs; nothing starts yet.
-
-        `arguments` has the keywords of LLM(), with the share of the memory.
-        """
+        """Keep what the engine needs, with the keywords of LLM(); nothing starts yet."""
         self.runner, self.stage, self.repeat = runner, stage, repeat
         self.settings, self.variant = runner.settings, engine_of(runner.settings, first)
         self.utilization = (
@@ -203,10 +191,18 @@ class _Engine:
         self._warm: set[tuple[Variant, ServedLoad]] = set()
         self.process = EngineProcess(
             engine_arguments(self.settings, self.variant, arguments) | {"worker_extension_cls": PROBE},
-            runner.logs / log_name(self.settings, stage, self.variant, repeat),
+            runner.logs / self._log_name(),
             name=self.variant.name,
             plugin=self.variant.has_plugin,
         )
+
+    def _log_name(self) -> str:
+        """Name the log, with its draft as a number: drafts' names may be long, or alike."""
+        variant = self.variant
+        parts: list[str] = [variant.kind] if self.stage == "texts" else [self.stage, variant.kind]
+        if variant.draft is not None:
+            parts += [f"draft{self.settings.drafts.index(variant.draft) + 1}", f"k{variant.k}"]
+        return "_".join([*parts, f"{self.repeat + 1}.log"])
 
     def start(self, stack: ExitStack) -> None:
         if self.variant in self.runner.failures:  # in an earlier repeat
@@ -232,20 +228,11 @@ class _Engine:
         context = f", context {load.context}" if load.context else ""
         with self._failing():
             self.runner.show(f"{variant.name}, {load.concurrency} at a time{context}")
-            prompts, steps = self.runner.prompts[load.context], self.settings.steps
             if (variant, load) not in self._warm:
                 self._warm.add((variant, load))
-                if steps:
-                    self._time_steps(variant, prompts_of(load, 0, prompts)[0], _WARM_STEPS)
-                else:
-                    self._decode(prompts[: load.concurrency], load.concurrency, _WARM_TOKENS)
+                self._metrics(variant, load, 0, is_warm_up=True)
             with OtherWork().during() as others:
-                if steps:
-                    waves = prompts_of(load, number, prompts)
-                    metrics = metrics_of_steps([self._time_steps(variant, w, steps) for w in waves])
-                else:
-                    decoded = self._decode(prompts, load.concurrency, self.settings.max_tokens)
-                    metrics = metrics_of_texts(decoded)
+                metrics = self._metrics(variant, load, number)
             self.runner.measurements.append(
                 Measurement(
                     stage=self.stage,
@@ -257,15 +244,21 @@ class _Engine:
                 )  # fmt: skip
             )
 
-    def _decode(self, prompts: Sequence[list[int]], level: int, max_tokens: int) -> Measured:
-        """Decode whole texts, `level` of them at a time."""
-        settings = self.settings
-        load = Load(list(prompts), level, max_tokens, settings.temperature, settings.ignore_eos)
-        return self.process.load(load)
-
-    def _time_steps(self, variant: Variant, prompts: list[list[int]], steps: int) -> TimedSteps:
-        held = variant.k if variant.kind == "held" else None
-        return self.process.steps(StepLoad(prompts, steps, held, self.settings.temperature))
+    def _metrics(
+        self, variant: Variant, load: ServedLoad, number: int, *, is_warm_up: bool = False
+    ) -> dict[str, Any]:
+        """Time steps, or decode whole texts, `load.concurrency` of them at a time."""
+        settings, prompts = self.settings, self.runner.prompts[load.context]
+        if settings.steps:
+            waves = prompts_of(load, number, prompts)[: 1 if is_warm_up else None]
+            steps = _WARM_STEPS if is_warm_up else settings.steps
+            k = variant.k if variant.kind == "held" else None
+            loads = [StepLoad(wave, steps, k, settings.temperature) for wave in waves]
+            return metrics_of_steps([self.process.steps(each) for each in loads])
+        tokens = _WARM_TOKENS if is_warm_up else settings.max_tokens
+        chosen = prompts[: load.concurrency if is_warm_up else None]
+        texts = Load(chosen, load.concurrency, tokens, settings.temperature, settings.ignore_eos)
+        return metrics_of_texts(self.process.load(texts))
 
     def record(self) -> EngineRecord:
         """Write down what the engine said of itself, or why it failed."""
@@ -283,12 +276,3 @@ class _Engine:
         except EngineFailedError as failure:
             self.runner.failures[self.variant] = failure
             self.runner.say(f"{self.variant.name}: not served: {str(failure.value).splitlines()[0]}")
-
-
-def log_name(settings: Settings, stage: Stage, variant: Variant, repeat: int) -> str:
-    """Name the log of an engine, with its draft as a number: drafts' names may be long, or alike."""
-    before = "" if stage == "texts" else f"{stage}_"
-    if variant.draft is None:
-        return f"{before}{variant.kind}_{repeat + 1}.log"
-    draft = settings.drafts.index(variant.draft) + 1
-    return f"{before}{variant.kind}_draft{draft}_k{variant.k}_{repeat + 1}.log"

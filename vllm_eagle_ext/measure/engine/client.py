@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar
 
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
@@ -51,8 +50,6 @@ class EngineProcess:
 
     Args:
         arguments: keywords of vLLM's LLM().
-        log: all that the engine prints.
-        name: in messages.
         plugin: False starts vLLM as it is without this package.
 
     Raises:
@@ -65,7 +62,7 @@ class EngineProcess:
         self, arguments: Mapping[str, Any], log: Path, *, name: str = "the engine", plugin: bool = True
     ) -> None:
         self.arguments, self.log, self.name = dict(arguments), log, name
-        self.environment = with_plugin(os.environ) if plugin else without_plugin(os.environ)
+        self.environment = _environment(plugin=plugin)
 
     def __enter__(self) -> EngineProcess:
         with self.log.open("w") as log:
@@ -81,12 +78,7 @@ class EngineProcess:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._end(at_once=kind is not None)
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
@@ -99,13 +91,13 @@ class EngineProcess:
 
     def logprobs(self, prompts: Sequence[Sequence[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
-        rows = self.ask({"do": "logprobs", "prompts": [list(one) for one in prompts], "top": top})
+        rows = self.ask({"do": "logprobs", "prompts": [list(each) for each in prompts], "top": top})
         return [{int(token): logprob for token, logprob in row.items()} for row in rows]
 
     def rpc(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every worker's extension."""
-        found: list[Any] = self.ask({"do": "rpc", "method": method, "arguments": list(arguments)})
-        return found
+        results: list[Any] = self.ask({"do": "rpc", "method": method, "arguments": list(arguments)})
+        return results
 
     def ask(self, command: Mapping[str, Any], progress: Callable[[int], None] | None = None) -> Any:
         """Send a command of the program, and return its result."""
@@ -124,7 +116,7 @@ class EngineProcess:
                 progress(answer["progress"])
         raise self._failed(f"exit status {self.process.wait()}")
 
-    def _failed(self, error: str) -> EngineFailedError:
+    def _failed(self, error: str) -> EagleExtError:
         lines = self.log.read_text(errors="replace").splitlines()
         cause, end = cause_of(error, lines)
         return EngineFailedError(
@@ -157,22 +149,16 @@ class EngineProcess:
             os.killpg(self.process.pid, number)
 
 
-def with_plugin(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment, with this package added to the plugins that it names, if it names any."""
-    given = environment.get("VLLM_PLUGINS")
-    if given is None or OURS in given.split(","):
-        return dict(environment)
-    return {**environment, "VLLM_PLUGINS": ",".join(filter(None, [given, OURS]))}
-
-
-def without_plugin(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment, with every plugin of vLLM but this package's."""
-    given = environment.get("VLLM_PLUGINS")
+def _environment(*, plugin: bool) -> dict[str, str]:
+    """Return the environment with this package among the plugins that vLLM loads, or without it."""
+    given = os.environ.get("VLLM_PLUGINS")  # None: all that are installed
+    if plugin and given is None:
+        return dict(os.environ)
     groups = [group for group in entry_points().groups if group.startswith("vllm.")]
-    found = [entry.name for group in groups for entry in entry_points(group=group)]
-    names = given.split(",") if given is not None else found
-    kept = dict.fromkeys(name for name in names if name != OURS)
-    return {**environment, "VLLM_PLUGINS": ",".join(kept)}
+    installed = [entry.name for group in groups for entry in entry_points(group=group)]
+    names = given.split(",") if given is not None else installed
+    others = dict.fromkeys(name for name in names if name not in ("", OURS))
+    return {**os.environ, "VLLM_PLUGINS": ",".join([*others, *[OURS] * plugin])}
 
 
 def refuse_reserved(engine: Mapping[str, Any]) -> None:

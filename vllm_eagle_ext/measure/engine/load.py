@@ -88,8 +88,8 @@ class Measured:
         return [answer.tokens for answer in self.answers]
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Measured:
-        return cls(found["seconds"], [Answer(**answer) for answer in found["answers"]])
+    def from_json(cls, keys: dict[str, Any]) -> Measured:
+        return cls(keys["seconds"], [Answer(**answer) for answer in keys["answers"]])
 
 
 _MOST_BINS = 8
@@ -105,10 +105,8 @@ def length_of(histograms: Sequence[Sequence[int]]) -> float:
 def spread_of(
     histograms: Sequence[Sequence[int]], k: int, categories: Sequence[str | None]
 ) -> dict[str, dict[str, float]]:
-    """Return fields of a report: how many requests have which acceptance length, and that by category.
-
-    Lengths are counted in equal bins "from-to" of 1 to at least K + 1, which hold their lower bound.
-    """
+    """Return fields of a report: how many requests have which acceptance length, in equal bins "from-to"
+    of 1 to at least K + 1, which hold their lower bound, and the length by category."""
     width = math.ceil(k / _MOST_BINS) or 1
     bins = {f"{start}-{start + width}": 0.0 for start in range(1, k + 1, width)}
     for length in map(length_of, ([one] for one in histograms)):
@@ -116,9 +114,9 @@ def spread_of(
             bins[list(bins)[min(int((length - 1) / width), len(bins) - 1)]] += 1
     own: dict[str, list[Sequence[int]]] = {}
     if any(categories):
-        for one, category in zip(histograms, categories, strict=True):
-            own.setdefault(category or _NO_CATEGORY, []).append(one)
-    lengths = {name: length_of(some) for name, some in own.items()}
+        for histogram, category in zip(histograms, categories, strict=True):
+            own.setdefault(category or _NO_CATEGORY, []).append(histogram)
+    lengths = {name: length_of(each) for name, each in own.items()}
     return {
         "requests_by_length": bins,
         "length_by_category": {name: length for name, length in lengths.items() if length},

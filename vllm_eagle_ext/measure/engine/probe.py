@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What vLLM takes of this package into an engine that is measured: a worker's methods and a scheduler.
 
-    LLM(
-        worker_extension_cls="vllm_eagle_ext.measure.engine.probe.StepProbe",
-        scheduler_cls="vllm_eagle_ext.measure.engine.probe.build_holding_scheduler",
-    )
-
-vLLM mixes the class into its worker. Only the engines that `bench` and `verify` start name it; no
-other process that serves imports anything of `measure`. It imports nothing of this package's plugin
-and changes nothing until it is asked to, so that it measures an engine of stock vLLM alike.
+Only the engines that `bench` and `verify` start name them, as `worker_extension_cls`, which vLLM mixes
+into its worker, and `scheduler_cls`. They import nothing of this package's plugin and change nothing
+until they are asked to, so that they measure an engine of stock vLLM alike.
 
 The scheduler is vLLM's own with the K that the requests ask for, so that one engine of
 `bench --schedule` measures every K. vLLM's schedule, `num_speculative_tokens_per_batch_size`, must
@@ -93,19 +88,12 @@ def build_holding_scheduler(*args: Any, vllm_config: Any, **kwargs: Any) -> Sche
         def _update_after_schedule(self, scheduler_output: Any) -> None:
             """Set the step's K before the parent does, which under async scheduling makes so many
             placeholders for the next step's drafts."""
-            asked = [
-                found
-                for name in scheduler_output.num_scheduled_tokens
-                if (found := asked_length(self.requests[name].sampling_params)) is not None
-            ]
-            if asked:
-                scheduler_output.num_spec_tokens_to_schedule = max(asked)
+            params = (
+                self.requests[name].sampling_params for name in scheduler_output.num_scheduled_tokens
+            )
+            extra = (getattr(each, "extra_args", None) or {} for each in params)
+            if lengths := [arguments[ASKED] for arguments in extra if ASKED in arguments]:
+                scheduler_output.num_spec_tokens_to_schedule = max(lengths)
             super()._update_after_schedule(scheduler_output)
 
     return HoldsDraftLength(*args, vllm_config=vllm_config, **kwargs)
-
-
-def asked_length(sampling_params: Any) -> int | None:
-    """Return the K that a request asks for; None where it leaves K to vLLM."""
-    extra = getattr(sampling_params, "extra_args", None) or {}
-    return extra.get(ASKED)

@@ -41,26 +41,27 @@ def time_steps(llm: Any, load: StepLoad, *, detokenize: bool) -> TimedSteps:
 
     A step is timed from the output before it to its own.
 
-    Args:
-        llm: vLLM's LLM, with nothing to do.
-
     Raises:
         RuntimeError: a text reached max_model_len, so that fewer requests went on.
     """
     engine = llm.llm_engine
     names = [f"steps-{next(_NUMBERS)}" for _ in load.prompts]
+    k = load.draft_length  # what to ask an engine that holds K for; None: the engine's own
+    sampling = _sampling(
+        load, detokenize=detokenize, max_tokens=None, ignore_eos=True,
+        extra_args=None if k is None else {ASKED: k},
+    )  # fmt: skip
     for name, prompt in zip(names, load.prompts, strict=True):
-        sampling = _sampling(load, None, ignore_eos=True, detokenize=detokenize, k=load.draft_length)
         engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
     try:
-        return _collected(engine, load)
+        return _timed_steps(engine, load)
     finally:
         engine.abort_request(names)
         while engine.has_unfinished_requests():
             engine.step()
 
 
-def _collected(engine: Any, load: StepLoad) -> TimedSteps:
+def _timed_steps(engine: Any, load: StepLoad) -> TimedSteps:
     begun: set[str] = set()
     seconds: list[float] = []
     tokens = 0
@@ -68,53 +69,32 @@ def _collected(engine: Any, load: StepLoad) -> TimedSteps:
     while len(seconds) < load.steps:
         outputs = engine.step()
         now = time.perf_counter()
-        found = {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        counts = {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
         if any(output.finished for output in outputs):
             raise RuntimeError("a text reached max_model_len before enough steps were timed")
-        of_all = len(begun) == len(load.prompts) == sum(map(bool, found.values()))
+        of_all = len(begun) == len(load.prompts) == sum(map(bool, counts.values()))
         if of_all and before is not None:
             settling -= 1
             if settling < 0:
                 seconds.append(now - before)
-                tokens += sum(found.values())
+                tokens += sum(counts.values())
         before = now if of_all else None
-        begun |= {name for name, got in found.items() if got}
+        begun |= {name for name, count in counts.items() if count}
     return TimedSteps(seconds, tokens)
 
 
-def _sampling(
-    load: Load | StepLoad,
-    max_tokens: int | None,
-    *,
-    ignore_eos: bool,
-    detokenize: bool,
-    k: int | None = None,
-) -> Any:
-    """Make the SamplingParams of a text that is handed over step by step.
-
-    Args:
-        max_tokens: None: as many as max_model_len leaves.
-        k: what to ask an engine that holds K for; None: the engine's own.
-    """
+def _sampling(load: Load | StepLoad, *, detokenize: bool, **more: Any) -> Any:
+    """Make the SamplingParams of a text that is handed over step by step."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(
-        temperature=load.temperature,
-        max_tokens=max_tokens,
-        ignore_eos=ignore_eos,
-        detokenize=detokenize,
-        output_kind=RequestOutputKind.DELTA,
-        extra_args=None if k is None else {ASKED: k},
+        temperature=load.temperature, detokenize=detokenize, output_kind=RequestOutputKind.DELTA, **more
     )
 
 
 class Engine:
-    """vLLM's LLM, and what is asked of it.
-
-    Args:
-        report: called with the number of requests that have ended.
-    """
+    """vLLM's LLM, and what is asked of it. It reports the number of requests that have ended."""
 
     COMMANDS: ClassVar[tuple[str, ...]] = ("load", "steps", "logprobs", "rpc")
 
@@ -138,11 +118,11 @@ class Engine:
     def steps(self, **load: Any) -> dict[str, Any]:
         """Time the steps of a `StepLoad`, with what the prefix cache holds; return a `TimedSteps`."""
         before = self._counters()
-        found = asdict(time_steps(self.llm, StepLoad(**load), detokenize=self._detokenize))
+        timed = asdict(time_steps(self.llm, StepLoad(**load), detokenize=self._detokenize))
         counted = self._counters()
         counted.subtract(before)
         drafts = counted.pop(_DRAFTS, 0)
-        return found | {"drafts": drafts, "accepted": [counted[place] for place in sorted(counted)]}
+        return timed | {"drafts": drafts, "accepted": [counted[place] for place in sorted(counted)]}
 
     def logprobs(self, prompts: list[list[int]], top: int) -> list[dict[int, float]]:
         """Return the `top` likeliest next tokens of each prompt at temperature 1, and their logprobs."""
@@ -168,7 +148,7 @@ class Engine:
 
     def _decode(self, load: Load) -> list[Answer]:
         params = _sampling(
-            load, load.max_tokens, ignore_eos=load.ignore_eos, detokenize=self._detokenize
+            load, detokenize=self._detokenize, max_tokens=load.max_tokens, ignore_eos=load.ignore_eos
         )
         waiting = deque(enumerate(load.prompts))
         running: dict[str, _Running] = {}
@@ -200,13 +180,13 @@ class Engine:
 
         Of requests that are ended from outside vLLM reports nothing else.
         """
-        found: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         for metric in self.llm.get_metrics():  # one of each name per engine, where several serve
             if metric.name == _DRAFTS:
-                found[_DRAFTS] += int(metric.value)
+                counts[_DRAFTS] += int(metric.value)
             elif metric.name == _ACCEPTED:
-                found.update(dict(enumerate(map(int, metric.values))))
-        return found
+                counts.update(dict(enumerate(map(int, metric.values))))
+        return counts
 
 
 class _Running:
@@ -236,17 +216,17 @@ class _Running:
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Any] = Engine) -> None:
     engine = None
     for line in lines:
-        asked = json.loads(line)
+        command = json.loads(line)
         try:
             if engine is None:
-                engine = kind(asked, lambda ended: say({"progress": ended}))
+                engine = kind(command, lambda ended: say({"progress": ended}))
                 threading.Thread(target=_end_with_killed, daemon=True).start()
                 say({"result": None})
                 continue
-            name = asked.pop("do")
+            name = command.pop("do")
             if name not in kind.COMMANDS:
                 raise ValueError(f"no command {name!r}; there are {', '.join(kind.COMMANDS)}")
-            say({"result": getattr(engine, name)(**asked)})
+            say({"result": getattr(engine, name)(**command)})
         except Exception as error:  # noqa: BLE001 (the parent tells the user)
             traceback.print_exc()
             say({"error": f"{type(error).__name__}: {error}"})
@@ -270,7 +250,7 @@ def main(kind: type[Any] = Engine) -> None:
     # vLLM and its children print to descriptor 1; the answers keep the real one for themselves.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    serve(sys.stdin, lambda found: print(json.dumps(found), file=answers), kind)
+    serve(sys.stdin, lambda answer: print(json.dumps(answer), file=answers), kind)
 
 
 if __name__ == "__main__":

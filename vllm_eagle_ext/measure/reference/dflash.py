@@ -31,7 +31,6 @@ from typing import Any, Self
 
 import torch
 
-from vllm_eagle_ext.draft.attention import LayerAttention
 from vllm_eagle_ext.measure.reference.eagle3 import (
     ReferenceDraft,
     project,
@@ -49,6 +48,7 @@ class DFlashReference:
     weights: Mapping[str, torch.Tensor]  # fp32
     embed_tokens: torch.Tensor  # [V, H]
     lm_head: torch.Tensor  # [Vd, H]
+    target_ids: torch.Tensor  # [Vd]
     layers: int
     heads: int
     kv_heads: int
@@ -59,31 +59,29 @@ class DFlashReference:
     causal: Sequence[bool]  # per layer
     windows: Sequence[int | None]
     value_scale: float = 1.0
-    target_ids: torch.Tensor | None = None  # [Vd]; None: the draft's vocabulary is the target's
 
     @classmethod
-    def load(
-        cls, folder: Path, embed_tokens: torch.Tensor, lm_head: torch.Tensor,
-        layers: Sequence[LayerAttention] = (),
-    ) -> Self:  # fmt: skip
-        """Load the published file; embeddings and head are the target's. Without `layers` no layer is
+    def load(cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor) -> Self:
+        """Load the published file; embeddings and head are the target's where it has none. No layer is
         causal or has a window."""
         config, tensors = read_draft_config(folder), read_tensors(folder)
-        layers = layers or [LayerAttention(None, False)] * config["num_hidden_layers"]
+        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
+        lm_head = weights.get("lm_head.weight", target_lm_head.float())
         own = {k: v for k, v in (config.get("dflash_config") or {}).items() if v is not None}
         sizes = config | own
         return cls(
-            weights={n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()},
-            embed_tokens=embed_tokens.float(),
-            lm_head=lm_head.float(),
+            weights=weights,
+            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
+            lm_head=lm_head,
+            target_ids=torch.arange(len(lm_head)),
             layers=config["num_hidden_layers"],
             heads=config["num_attention_heads"],
             kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
             head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
             eps=config["rms_norm_eps"],
             rotary=replace(read_rotary(config), pairs=config.get("is_neox_style") is False),
-            causal=[layer.causal for layer in layers],
-            windows=[layer.window for layer in layers],
+            causal=[False] * config["num_hidden_layers"],
+            windows=[None] * config["num_hidden_layers"],
             mask_token=sizes["mask_token_id"],
             value_scale=own.get("attention_value_scale", 1.0),
             **cls.second_head(sizes),
@@ -121,8 +119,7 @@ class DFlashReference:
     def choices(self, context: torch.Tensor, anchor: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what greedy tokens are chosen by: scores [K, C], and the target ids [K, C]."""
         logits = self.logits(context, anchor, k)
-        ids = torch.arange(logits.shape[-1]) if self.target_ids is None else self.target_ids
-        return logits, ids.expand(k, -1)
+        return logits, self.target_ids.expand(k, -1)
 
     def hidden(self, context: torch.Tensor, anchor: int, k: int) -> torch.Tensor:
         """Return the masks' rows, [K, H]."""
@@ -243,12 +240,11 @@ class DSparkReference(DFlashReference):
         if self.candidates is not None:
             least = base.topk(self.candidates).values[:, -1:]
             base = base.masked_fill(base < least, float("-inf"))
-        ids = torch.arange(base.shape[-1]) if self.target_ids is None else self.target_ids
         w, rows, token = under(self.weights, "markov_head."), [], anchor
         for row in base:
             rows.append(row + w["markov_w2.weight"] @ w["markov_w1.weight"][token])
-            token = int(ids[rows[-1].argmax()])
-        return torch.stack(rows), ids.expand(k, -1)
+            token = int(self.target_ids[rows[-1].argmax()])
+        return torch.stack(rows), self.target_ids.expand(k, -1)
 
 
 def convolve(x: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:

@@ -1,33 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of a published draft, from what its checkpoint says."""
+"""The reference of a published draft, from what its checkpoint says, and the states that it drafts from.
+
+The target runs through Hugging Face, which shows its residual stream at the input of any layer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from transformers import PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 
 from vllm_eagle_ext.draft.spec import DraftSpec
 from vllm_eagle_ext.draft.tensors import COMPUTED
-from vllm_eagle_ext.measure.reference.dflash import DFlash2Reference, DFlashReference, DSparkReference
+from vllm_eagle_ext.measure.reference.dflash import DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import (
     Eagle3Reference,
-    PEagleReference,
     Recorded,
+    ReferenceDraft,
     read_draft_config,
     read_tensors,
 )
 from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason
-from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter, embeddings_and_head
 
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
 _SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own
 _MASK_EMBEDDING = "mask_embedding.pt"  # with the weights; vLLM's DFlash reads it in place of a token's
+
+
+class ReferenceDrafter(Protocol):
+    """A reference: what it makes of a whole text, and its draft from one row of it."""
+
+    def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
+
+    def draft(self, start: int, k: int, rows: Any) -> ReferenceDraft: ...
 
 
 class NotComputedError(ValueError):
@@ -65,76 +82,55 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
     if reason := unsupported_reason(spec, folder):
         raise NotComputedError(reason)
     assert spec.family.reference is not None
-    reference = resolve_name(spec.family.reference)(spec, folder, target)
-    unread = _unread(reference, spec)
-    if unread:
+    loaded = resolve_name(spec.family.reference).load(folder, *embeddings_and_head(target))
+    read, windows = _of_both(spec, folder, loaded), [layer.window for layer in spec.layers]
+    if isinstance(loaded, DFlashReference):
+        read |= {
+            "layers": spec.num_layers,
+            "causal": [layer.causal for layer in spec.layers],
+            "windows": windows,
+            "embed_tokens": loaded.embed_tokens * spec.embedding_scale,
+        }
+    else:
+        read |= {
+            "fc_norm": bool(spec.fc_norm),
+            "norm_output": bool(spec.norm_output),
+            "norm_before_residual": bool(spec.norm_before_residual),
+            "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
+            "windows": windows if any(windows) else (),
+        }
+    if spec.family.drafts_in_parallel:
+        read["mask_token"] = spec.mask_token_id
+    if isinstance(loaded, DSparkReference):
+        read["samples_anchor"] = spec.samples_anchor
+    reference: Eagle3Reference | DFlashReference = replace(loaded, **read)
+    if unread := _unread(reference, spec):
         raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
     return reference
 
 
-def load_eagle3(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Eagle3Reference:
-    kind = PEagleReference if spec.family.drafts_in_parallel else Eagle3Reference
-    reference = kind.load(folder, *embeddings_and_head(target))
-    windows = tuple(layer.window for layer in spec.layers)
-    read = _of_both(spec, reference) | {
-        "target_ids": _target_ids(spec, folder, len(reference.lm_head)),
-        "fc_norm": bool(spec.fc_norm),
-        "norm_output": bool(spec.norm_output),
-        "norm_before_residual": bool(spec.norm_before_residual),
-        "gate_layout": spec.gate.layout if spec.gate and spec.gate.module == "q_proj" else None,
-        "windows": windows if any(windows) else (),
-    }
-    if spec.family.drafts_in_parallel:
-        read["mask_token"] = spec.mask_token_id
-    return replace(reference, **read | _kept(spec, reference.lm_head))
-
-
-def load_dflash(
-    spec: DraftSpec,
-    folder: Path,
-    target: PreTrainedModel,
-    kind: type[DFlashReference] = DFlashReference,
-) -> DFlashReference:
-    reference = kind.load(folder, *embeddings_and_head(target), spec.layers)
-    read = _of_both(spec, reference) | {"layers": spec.num_layers, "mask_token": spec.mask_token_id}
-    for field in ("embed_tokens", "lm_head"):
-        if f"{field}.weight" in reference.weights:
-            read[field] = reference.weights[f"{field}.weight"]
-    read["embed_tokens"] = read.get("embed_tokens", reference.embed_tokens) * spec.embedding_scale
-    if spec.vocabulary.map_kind is not None:
-        read["target_ids"] = _target_ids(spec, folder, spec.vocabulary.size)
-    read |= _kept(spec, read.get("lm_head", reference.lm_head))
-    return replace(reference, **read)
-
-
-def _kept(spec: DraftSpec, head: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the head's rows that the option `draft_vocabulary` keeps, and their ids."""
-    if spec.kept_ids is None:
-        return {}
-    ids = torch.tensor(spec.kept_ids)
-    return {"lm_head": head[ids], "target_ids": ids}
-
-
-def load_dflash2(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashReference:
-    return load_dflash(spec, folder, target, DFlash2Reference)
-
-
-def load_dspark(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> DFlashReference:
-    reference = load_dflash(spec, folder, target, DSparkReference)
-    return replace(reference, samples_anchor=spec.samples_anchor)  # type: ignore[call-arg]
-
-
-def _of_both(spec: DraftSpec, reference: Eagle3Reference | DFlashReference) -> dict[str, Any]:
+def _of_both(
+    spec: DraftSpec, folder: Path, reference: Eagle3Reference | DFlashReference
+) -> dict[str, Any]:
     """Return the fields that both kinds have, as the spec reads them."""
-    rope = spec.rope
+    rope, head = spec.rope, reference.lm_head
     theta = _THETA[spec.drafter.backbone.name] if rope.theta is None else rope.theta
-    rotary = replace(reference.rotary, theta=theta, kind=rope.kind, partial=rope.partial)
+    # The target's ids of the head's rows, of which `draft_vocabulary` keeps some.
+    ids = torch.arange(len(head))
+    if spec.vocabulary.map_kind is not None:
+        d2t = read_tensors(folder)["d2t"]
+        ids = d2t if spec.vocabulary.map_kind == "absolute" else ids + d2t
+    if spec.kept_ids is not None:
+        ids = torch.tensor(spec.kept_ids)
+        head = head[ids]
     return {
         "heads": spec.heads.query,
         "kv_heads": spec.heads.kv,
         "head_dim": spec.heads.dim,
-        "rotary": rotary,
+        "rotary": replace(reference.rotary, theta=theta, kind=rope.kind, partial=rope.partial),
         "weights": in_order(reference.weights, spec.aux_layers.order),
+        "lm_head": head,
+        "target_ids": ids,
     }
 
 
@@ -144,23 +140,15 @@ def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[
     Args:
         order: of each aux layer, the block in the file.
     """
-    found = dict(weights)
+    ordered = dict(weights)
     for name in ("fc.weight", "input_norm.weight", "mask_hidden"):
         if name in weights:
             blocks = weights[name].chunk(len(order), dim=-1)
-            found[name] = torch.cat([blocks[block] for block in order], dim=-1)
+            ordered[name] = torch.cat([blocks[block] for block in order], dim=-1)
     for position, block in enumerate(order):
         if f"fc_norm.{block}.weight" in weights:
-            found[f"fc_norm.{position}.weight"] = weights[f"fc_norm.{block}.weight"]
-    return found
-
-
-def _target_ids(spec: DraftSpec, folder: Path, size: int) -> torch.Tensor:
-    ids = torch.arange(size)
-    if spec.vocabulary.map_kind is None:
-        return ids
-    d2t = read_tensors(folder)["d2t"]
-    return d2t if spec.vocabulary.map_kind == "absolute" else ids + d2t
+            ordered[f"fc_norm.{position}.weight"] = weights[f"fc_norm.{block}.weight"]
+    return ordered
 
 
 def _unread(reference: Eagle3Reference | DFlashReference, spec: DraftSpec) -> list[str]:
@@ -175,3 +163,60 @@ def _unread(reference: Eagle3Reference | DFlashReference, spec: DraftSpec) -> li
     kept = {name for name in unused if name.endswith(".hidden_norm.weight") and spec.family.has_flags}
     kept |= {name for name in unused if name.startswith("confidence_head.")}  # chooses no token
     return sorted(name for name in unused - kept if not name.endswith(COMPUTED))
+
+
+def embeddings_and_head(target: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
+    embeddings: Any = target.get_input_embeddings()
+    head: Any = target.get_output_embeddings()
+    return embeddings.weight.data, head.weight.data
+
+
+def accepted_length(draft: Sequence[int], wanted: Sequence[int]) -> int:
+    pairs = zip(draft, wanted, strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def load_target(folder: Path | str) -> PreTrainedModel:
+    """Load the bf16 weights in fp32. Some models with images have no class for only text."""
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # and asks nobody
+    has_text_class = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    auto = AutoModelForCausalLM if has_text_class else AutoModelForImageTextToText
+    return auto.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+
+
+def layers_of(model: PreTrainedModel) -> Sequence[torch.nn.Module]:
+    """Return the text model's layers, where there are other models next to it."""
+    layers: Sequence[torch.nn.Module] = getattr(model.model, "language_model", model.model).layers
+    return layers
+
+
+@torch.inference_mode()
+def residual_stream(
+    model: PreTrainedModel, tokens: Sequence[int], layer_ids: Sequence[int]
+) -> list[torch.Tensor]:
+    """Return the target's states per aux layer, [T, Ht].
+
+    Layer id N stands for the last layer's output, before the final norm.
+    """
+    layers = layers_of(model)
+    seen: dict[int, torch.Tensor] = {}
+
+    def entering(layer_id: int) -> Callable[..., None]:
+        def hook(_module: Any, args: Any, kwargs: Any) -> None:
+            seen[layer_id] = (args[0] if args else kwargs["hidden_states"])[0]
+
+        return hook
+
+    def leaving(_module: Any, _args: Any, output: Any) -> None:
+        seen[len(layers)] = (output[0] if isinstance(output, tuple) else output)[0]
+
+    handles = [
+        layer.register_forward_pre_hook(entering(b), with_kwargs=True) for b, layer in enumerate(layers)
+    ]
+    handles.append(layers[-1].register_forward_hook(leaving))
+    try:
+        model(torch.tensor([list(tokens)]), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [seen[b].view(len(tokens), -1) for b in layer_ids]

@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embedding and its stretched kinds, from the formulas.
+"""Rotary embedding from the formula. Frequencies of stretched kinds and their size are transformers'.
 
 f_i = theta^(-2i/r),  i < r/2                    r channels of each head turn, the others stay
 (low, high) -> (low cos pf - high sin pf, high cos pf + low sin pf) times the size, at position p
-
-linear: f / factor. llama3 (Llama 3.1): as f where a turn takes less than L/high, f / factor where more
-than L/low, and a mixture between. yarn (Peng et al., 2023): f where it turns `beta_fast` times within
-L and more, f / factor where `beta_slow` times and less, a ramp over the channels between; the size
-grows with the factor. L is the length before stretching.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from vllm_eagle_ext.draft.rope_config import rope_block, rope_kind
 
-KINDS = ("default", "linear", "llama3", "yarn")
 _ORIGINAL = "original_max_position_embeddings"
 # Per kind, the numbers that it cannot do without and those that it may have.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
@@ -62,23 +58,24 @@ class Rotary:
 
     def frequencies(self, head_dim: int) -> tuple[torch.Tensor, float]:
         """Return [r / 2] radians per position, and the size by which cosine and sine are scaled."""
-        half = int(head_dim * self.partial) // 2
-        plain = self.theta ** (-torch.arange(half, dtype=torch.float32) / half)
-        if self.kind == "linear":
-            return plain / self.numbers["factor"], 1.0
-        if self.kind == "llama3":
-            return _llama3(plain, self.numbers), 1.0
-        if self.kind == "yarn":
-            return _yarn(plain, self.theta, self.numbers), _yarn_size(self.numbers)
-        return plain, 1.0
+        numbers = tuple(sorted(self.numbers.items()))
+        return _frequencies(head_dim, self.theta, self.kind, self.partial, numbers)
+
+
+@cache
+def _frequencies(
+    head_dim: int, theta: float, kind: str, partial: float, numbers: tuple[tuple[str, Any], ...]
+) -> tuple[torch.Tensor, float]:
+    if kind == "default":
+        half = int(head_dim * partial) // 2
+        return theta ** (-torch.arange(half, dtype=torch.float32) / half), 1.0
+    block = {"rope_type": kind, "rope_theta": theta, "partial_rotary_factor": partial, **dict(numbers)}
+    config = LlamaConfig(head_dim=head_dim, rope_parameters=block)
+    return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
 
 
 def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary:
-    """Read either spelling, `rope_scaling` or `rope_parameters`; a block's numbers win over the root's.
-
-    Args:
-        config: with the layers' keys at its root.
-    """
+    """Read `rope_scaling` or `rope_parameters`; a block's numbers win over the root's."""
     block = rope_block(config)
     kind = rope_kind(block)
     names = (*_NEEDED.get(kind, ()), *_FURTHER.get(kind, ()))
@@ -104,7 +101,7 @@ def rope_unsupported_reason(config: Mapping[str, Any], *, sections: bool = True)
     if sections and rotary.kind == "yarn" and block.get("mrope_section"):
         # From a table of several times its length, where the channels of the ramp are others.
         return "vLLM computes the draft's yarn rope otherwise where it has mrope_section"
-    if rotary.kind not in KINDS:
+    if rotary.kind not in _NEEDED:
         return f"the reference has no rope of the kind {rotary.kind!r}"
     missing = [name for name in _NEEDED[rotary.kind] if name not in rotary.numbers]
     if missing:
@@ -115,42 +112,5 @@ def rope_unsupported_reason(config: Mapping[str, Any], *, sections: bool = True)
     if rotary.kind == "default":  # keys of other kinds have no say in it
         every = {name for table in (_NEEDED, _FURTHER) for names in table.values() for name in names}
         unknown = [name for name in unknown if name not in every]
-    if unknown:
-        return f"the reference has no use for {', '.join(unknown)} of the draft's rope"
-    return None
-
-
-def _llama3(plain: torch.Tensor, numbers: Mapping[str, Any]) -> torch.Tensor:
-    low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
-    turns = plain * numbers[_ORIGINAL] / (2 * math.pi)  # within the original length
-    kept = ((turns - low) / (high - low)).clamp(0, 1) if high != low else (turns > high).float()
-    return plain * kept + plain / numbers["factor"] * (1 - kept)
-
-
-def _yarn(plain: torch.Tensor, theta: float, numbers: Mapping[str, Any]) -> torch.Tensor:
-    r = 2 * len(plain)
-
-    def turning(times: float) -> float:  # the channel that turns so often
-        return r * math.log(numbers[_ORIGINAL] / (times * 2 * math.pi)) / (2 * math.log(theta))
-
-    first = turning(numbers.get("beta_fast") or 32)
-    last = turning(numbers.get("beta_slow") or 1)
-    if numbers.get("truncate", True):
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, r - 1)
-    width = last - first or 1e-3
-    ramp = ((torch.arange(len(plain)) - first) / width).clamp(0, 1)
-    return plain * (1 - ramp) + plain / numbers["factor"] * ramp
-
-
-def _yarn_size(numbers: Mapping[str, Any]) -> float:
-    if numbers.get("attention_factor") is not None:
-        return float(numbers["attention_factor"])
-    mscale, whole = numbers.get("mscale"), numbers.get("mscale_all_dim")
-    if mscale and whole:
-        return _growth(numbers["factor"], mscale) / _growth(numbers["factor"], whole)
-    return _growth(numbers["factor"])
-
-
-def _growth(factor: float, times: float = 1.0) -> float:
-    return 0.1 * times * math.log(factor) + 1 if factor > 1 else 1.0
+    reason = f"the reference has no use for {', '.join(unknown)} of the draft's rope"
+    return reason if unknown else None

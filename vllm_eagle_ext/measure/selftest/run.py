@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a self-test: the checks of `replay.self_check` for many shapes, then step times on a device.
+"""Runs a self-test: checks of `replay.self_check` for many shapes and in a CUDA graph, then step times.
 
 What it found is JSON that a user may send in: no host names, no paths.
 """
@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
-from vllm_eagle_ext.measure.selftest import checks, timing
+from vllm_eagle_ext.measure.selftest import timing
+from vllm_eagle_ext.replay.self_check import compared
 from vllm_eagle_ext.replay.self_check.compared import (
+    STEP_REQUESTS,
     KernelCheck,
     Kernels,
+    Part,
+    compare_bits,
     error_line,
     is_device_lost,
-    run,
 )
-from vllm_eagle_ext.replay.self_check.step import Shapes
+from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
 WIDTH = 128  # of all their heads
 # Key heads and value heads, as published.
@@ -77,7 +81,7 @@ class SelfTest:
         return 1 if self.failed else 0
 
     def to_json(self) -> dict[str, Any]:
-        found = {
+        sections = {
             "selftest": FORMAT,
             "exit_code": self.exit_code,
             "quick": self.quick,
@@ -88,7 +92,7 @@ class SelfTest:
             "times": self.times,
             "left_out": self.left_out,
         }
-        return {key: without_paths(value) for key, value in found.items()}
+        return {key: without_paths(value) for key, value in sections.items()}
 
 
 def without_paths(value: Any) -> Any:
@@ -120,8 +124,7 @@ def _to_json(checked: Checked) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTestCase:
+class SelfTestCase(NamedTuple):
     """One layer of a target on one of its ranks."""
 
     target: str
@@ -149,54 +152,44 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def cases(*, quick: bool) -> Iterator[SelfTestCase]:
+def cases(*, quick: bool) -> list[SelfTestCase]:
     """List all cases, or the few that show each size once."""
-    if quick:
-        yield from (SelfTestCase(*values) for values in QUICK)
-        return
-    for target in TARGETS:
-        for ranks in RANKS:
-            for k in KS:
-                for state in STATES:
-                    yield SelfTestCase(target, ranks, k, state)
+    return [
+        SelfTestCase(*values) for values in (QUICK if quick else product(TARGETS, RANKS, KS, STATES))
+    ]
 
 
 def run_selftest(*, quick: bool, watch: Watch) -> SelfTest:
     """Check and time what this machine can.
 
     Raises:
-        OptionsError: vLLM is for another platform than NVIDIA GPUs and CPUs, or is not installed.
+        OptionsError: vLLM is for another platform than NVIDIA GPUs and CPUs.
     """
     kernels, device = _kernels_here()
-    found = SelfTest(device=_describe(device), versions=versions(), quick=quick)
+    result = SelfTest(device=_describe(device), versions=versions(), quick=quick)
     jobs = list(_jobs(kernels, device, quick=quick))
     for number, (case, check) in enumerate(jobs):
         watch(case, number, len(jobs))
-        result = check()
-        found.checks.append(Checked(case, result))
-        if result.device_lost:
-            found.left_out.append(f"all after {case}: no kernel runs in this process any more")
-            return found
+        checked = check()
+        result.checks.append(Checked(case, checked))
+        if checked.device_lost:
+            result.left_out.append(f"all after {case}: no kernel runs in this process any more")
+            return result
     watch("checks", len(jobs), len(jobs))
     if device.type == "cuda":
-        _time_kernels(
-            found, [each for each in kernels if _passed(found, each)], quick=quick, watch=watch
-        )
+        failed = {checked.result.kernels for checked in result.failed}
+        right = [each for each in kernels if not any(name.endswith(each.name) for name in failed)]
+        _time_kernels(result, right, quick=quick, watch=watch)
     else:
-        found.left_out.append("step times and CUDA graphs: there is no GPU here")
-    return found
+        result.left_out.append("step times and CUDA graphs: there is no GPU here")
+    return result
 
 
 def _kernels_here() -> tuple[Sequence[Kernels], torch.device]:
-    try:
-        from vllm.platforms import current_platform
+    from vllm.platforms import current_platform
 
-        from vllm_eagle_ext.replay.self_check.at_start import candidates
-    except ImportError as error:
-        raise OptionsError(
-            field="vLLM", value=None, allowed="installed, whose kernels are compared",
-            remedy=f"run this where vLLM serves ({error})",
-        ) from None  # fmt: skip
+    from vllm_eagle_ext.replay.self_check.at_start import candidates
+
     if not (current_platform.is_cpu() or current_platform.is_cuda()):
         raise OptionsError(
             field="vLLM's platform",
@@ -229,16 +222,9 @@ def _jobs(
     """Yield each check under the name of its case."""
     for each in kernels:
         for case in cases(quick=quick):
-            yield str(case), partial(run, each, case.shapes, device)
-        yield "48 cache groups", partial(checks.check_groups, each, FEW, device)
+            yield str(case), partial(compared.run, each, case.shapes, device)
         if device.type == "cuda":
-            yield "CUDA graph", partial(checks.check_in_a_graph, each, FEW, device)
-
-
-def _passed(found: SelfTest, kernels: Kernels) -> bool:
-    return all(
-        checked.result.ok for checked in found.checks if checked.result.kernels.endswith(kernels.name)
-    )
+            yield "CUDA graph", partial(check_in_a_graph, each, FEW, device)
 
 
 def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
@@ -261,18 +247,10 @@ def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, w
 
 
 def _times_of(
-    heads: tuple[int, int],
-    batch: int,
-    k: int,
-    state: torch.dtype,
-    kernels: Sequence[Kernels],
+    heads: tuple[int, int], batch: int, k: int, state: torch.dtype, kernels: Sequence[Kernels],
     bandwidth: float,
-) -> list[dict[str, Any]]:
-    """Time one size, with as many layers as fit.
-
-    Raises:
-        MemoryError: the states of both schemes do not fit.
-    """
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time one size, with as many layers as fit."""
     free, _ = torch.cuda.mem_get_info()
     cache = torch.cuda.get_device_properties("cuda").L2_cache_size
     layers = timing.layers_for(heads, batch, cache, state)
@@ -295,3 +273,85 @@ def _times_of(
         }
         for each in kernels
     ]  # fmt: skip
+
+
+@torch.inference_mode()
+def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
+    """Capture verify and commit on one row per request, replay them on one step and, in the same memory,
+    on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
+
+    plain = KernelCheck(kernels=f"CUDA graph: {kernels.name}", shapes=str(shapes))
+    try:
+        return replace(plain, parts=tuple(_graph_parts(kernels, shapes, device)))
+    except Exception as raised:  # noqa: BLE001 - the next check must have its turn
+        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
+
+
+def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> list[Part]:
+    step, other = (make_step(shapes, device, STEP_REQUESTS, seed) for seed in (0, 50))
+    out, run = _plain_run(kernels, shapes, step)
+    first, second = (copy_of(each, shapes) for each in (step, other))
+    graph = torch.cuda.CUDAGraph()
+    run()  # compiles, and fills what is filled once
+    _narrow(step)
+    with torch.cuda.graph(graph):
+        run()
+    parts = []
+    for name, fresh in (("in a graph", first), ("with other rows", second)):
+        _refill(step, fresh)
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        parts += _beside_plain_run(name, kernels, shapes, fresh, step, out)
+    return parts
+
+
+def _plain_run(
+    kernels: Kernels, shapes: Shapes, step: MadeStep
+) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Return outputs, and what computes them and commits the step."""
+    out, plan = torch.full_like(step.rows.value, float("nan")), empty_plan(step)
+    batch = kernels.prepare(step.batch, shapes.T)
+    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
+
+    def run() -> None:
+        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
+        apply(batch, plan)
+
+    return out, run
+
+
+def _narrow(step: MadeStep) -> None:
+    """Leave each request its first row; the rows after them belong to nobody."""
+    starts = step.batch.starts
+    starts.copy_(torch.arange(len(starts), dtype=starts.dtype, device=starts.device))
+    step.num_sampled.fill_(1)
+
+
+def _refill(step: MadeStep, fresh: MadeStep) -> None:
+    """Give a step the content of another one of the same sizes, where a graph reads it.
+
+    Scratch blocks, and how many tokens were computed, are those of all steps.
+    """
+    mine, theirs = (
+        (*s.rows, *s.gating, s.batch.state_blocks, s.batch.starts, s.num_sampled, s.whole)
+        + tuple(s.align.tables.tensors)
+        for s in (step, fresh)
+    )
+    for tensor, other in zip(mine, theirs, strict=True):
+        tensor.copy_(other)
+
+
+def _beside_plain_run(
+    name: str, kernels: Kernels, shapes: Shapes, fresh: MadeStep, step: MadeStep, out: torch.Tensor
+) -> list[Part]:
+    """Compare outputs and cache with those of the same step run plainly."""
+    expected, run = _plain_run(kernels, shapes, fresh)
+    run()
+    count = fresh.num_rows
+    kept = [block for block in range(len(step.whole)) if block not in step.scratch]
+    return [
+        compare_bits(f"outputs {name}", out[:count], expected[:count]),
+        compare_bits(f"cache {name}", step.whole[kept], fresh.whole[kept]),
+    ]

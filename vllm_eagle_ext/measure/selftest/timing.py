@@ -39,14 +39,9 @@ class Scheme:
     of scratch."""
 
     def __init__(
-        self,
-        heads: tuple[int, int],
-        batch: int,
-        k: int,
-        device: str,
-        layers: int = LAYERS,
+        self, heads: tuple[int, int], batch: int, k: int, device: str, layers: int = LAYERS,
         state: torch.dtype = torch.float32,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.T, self.batch, self.device, self.state = k + 1, batch, device, state
         H, HV = heads
         rows = batch * self.T
@@ -153,11 +148,7 @@ def captured(run: Run) -> Run:
 
 
 def device_seconds(run: Run, times: int = REPLAYS) -> float:
-    """Return the seconds of one of several runs by the clock of the GPU.
-
-    They count from the first one's begin to the last's end. The host is ahead of the GPU where a run is
-    one launch, as a graph's replay is.
-    """
+    """Return the seconds of one of several runs by the clock of the GPU, from the first to the last."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(times):
@@ -190,17 +181,11 @@ def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
 
 
 def floor_ms(
-    heads: tuple[int, int],
-    batch: int,
-    k: int,
-    bandwidth: float,
-    layers: int = LAYERS,
+    heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS,
     dtype: torch.dtype = torch.float32,
-) -> float:
-    """Return the milliseconds that the least traffic takes at the copy speed.
-
-    It is two reads and one write of each state, and a write and a read of its records.
-    """
+) -> float:  # fmt: skip
+    """Return the milliseconds that two reads and one write of each state, and a write and a read of its
+    records, take at the speed of a copy."""
     H, HV = heads
     state = HV * WIDTH * WIDTH * dtype.itemsize
     records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES

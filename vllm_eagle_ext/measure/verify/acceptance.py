@@ -7,19 +7,36 @@ cannot diverge.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from math import sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm_eagle_ext.draft.sources import (
+    find_modelscopes_snapshot,
+    open_source,
+    takes_modelscopes_names,
+)
 from vllm_eagle_ext.measure.engine.load import Answer, Measured, spread_of
-from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
+from vllm_eagle_ext.measure.verify.request import (
+    OVERRIDES,
+    Check,
+    Verdict,
+    VerifyRequest,
+    not_applicable,
+)
+from vllm_eagle_ext.memory.footprint import GIB
+from vllm_eagle_ext.start.check import CheckResult, run_check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from vllm_eagle_ext.measure.reference.walk import ReferenceDrafter
+    from vllm_eagle_ext.draft import DraftSpec
+    from vllm_eagle_ext.measure.reference.published import ReferenceDrafter
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
@@ -35,6 +52,15 @@ _OF_IDS = 2.5  # as CERTAIN, of different ids: a text may repeat one of them
 _MOST_COLUMNS, _NAME = 12, 20  # of a line; the figures have all
 _UNDRAFTED_TOKENS = 2  # the prompt's step makes one, the next need not draft for a last one
 _UNDRAFTED = 0.02  # share of the steps that may have gone without drafts
+
+LARGEST_GIB = 8  # of the target's files: in float32 they take twice that
+# Keywords of LLM() by which an engine reads or computes another target than plain transformers.
+_OTHER_TARGET = (
+    "code_revision", "hf_overrides", "hf_config_path", "config_format", "load_format",
+    "quantization", "quantization_config", "kv_cache_dtype", "trust_remote_code", "model_impl",
+)  # fmt: skip
+_PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
+_NOT_OF_TEXT = {"image_token_index"}  # keys of hf_overrides: how vLLM's V1 runner finds images
 
 LIKELY = (
     "Likely causes: another target than the draft was trained for, or another revision of it;",
@@ -53,25 +79,25 @@ class Paired:
     """The same steps, drafted by the engine and by the reference: accepted drafts per position."""
 
     k: int
-    drafts: int = 0
-    engine: list[int] = field(default_factory=list)
-    reference: list[int] = field(default_factory=list)
-    unlike: list[int] = field(default_factory=list)  # accepted of only one
+    steps: list[tuple[int, int]] = field(default_factory=list)  # drafts that each had accepted
     clear: int = 0  # steps that diverge where the reference is certain of its draft
-
-    def __post_init__(self) -> None:
-        for counts in (self.engine, self.reference, self.unlike):
-            counts.extend([0] * self.k)
 
     def add(self, engine: int, reference: int, *, clear: bool = False) -> None:
         """Add a step, by the number of drafts that each had accepted."""
-        self.drafts += 1
+        self.steps.append((engine, reference))
         self.clear += clear and engine != reference
-        for position in range(self.k):
-            one, other = position < engine, position < reference
-            self.engine[position] += one
-            self.reference[position] += other
-            self.unlike[position] += one != other
+
+    @property
+    def drafts(self) -> int:
+        return len(self.steps)
+
+    @property
+    def engine(self) -> list[int]:
+        return [sum(engine > at for engine, _ in self.steps) for at in range(self.k)]
+
+    @property
+    def reference(self) -> list[int]:
+        return [sum(reference > at for _, reference in self.steps) for at in range(self.k)]
 
     def rates(self, counts: Sequence[int]) -> list[float]:
         return [count / self.drafts for count in counts]
@@ -79,12 +105,13 @@ class Paired:
     @property
     def differences(self) -> list[float]:
         pairs = zip(self.engine, self.reference, strict=True)
-        return [(one - other) / self.drafts for one, other in pairs]
+        return [(engine - reference) / self.drafts for engine, reference in pairs]
 
     @property
     def bounds(self) -> list[float]:
         """Return the bound per position; the standard error is that of a mean of paired differences."""
-        variances = (u / self.drafts - d * d for u, d in zip(self.unlike, self.differences, strict=True))
+        unlike = [sum((e > at) != (r > at) for e, r in self.steps) for at in range(self.k)]
+        variances = (u / self.drafts - d * d for u, d in zip(unlike, self.differences, strict=True))
         return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
 
     def to_json(self) -> dict[str, Any]:
@@ -100,10 +127,7 @@ def judge_worth(
     ids: Collection[int] = (),
 ) -> Check:
     """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt.
-
-    Args:
-        ids: the target's, that the draft can say; none: all.
-    """
+    The draft can say these `ids` of the target, or all."""
     long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
     if not measured.drafts and long:
         said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
@@ -121,19 +145,18 @@ def judge_worth(
     counted = Counter(token for answer in measured.answers for token in answer.tokens)
     below = () if enough else _below_chance(measured, counted)
     mapped, off = _judge_map(counted, ids)
-    found = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
+    verdict = Verdict.FAILED if below else Verdict.PASSED if enough and not off else Verdict.WARNING
     # Per request and by category of prompt.
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
-        "drafts": measured.drafts,
-        "rates": rates,
-        "acceptance_length": length,
-        "least_rate": LEAST_RATE,
-        **spread,
-    }
+        "drafts": measured.drafts, "rates": rates, "acceptance_length": length,
+        "least_rate": LEAST_RATE, **spread,
+    }  # fmt: skip
     rows = {title: [f"{n[:_NAME]} {v:.3g}" for n, v in row.items()] for title, row in spread.items()}
-    told = [f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row]
-    return Check(WORTH, found, said, (*told, *mapped, *below, *(() if enough else LIKELY)), figures)
+    lines = [
+        f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row
+    ]
+    return Check(WORTH, verdict, said, (*lines, *mapped, *below, *(() if enough else LIKELY)), figures)
 
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
@@ -194,7 +217,7 @@ def compare(
 ) -> Paired:
     import torch
 
-    from vllm_eagle_ext.measure.reference.walk import accepted_length, residual_stream
+    from vllm_eagle_ext.measure.reference.published import accepted_length, residual_stream
 
     paired = Paired(k)
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -233,7 +256,7 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
         reason = f"{paired.drafts} drafts are too few; use more prompts or a larger --max-tokens"
         return not_applicable(REFERENCE, reason)
     pairs = enumerate(zip(paired.differences, paired.bounds, strict=True), start=1)
-    beyond = {position: found for position, (found, bound) in pairs if abs(found) > bound}
+    beyond = {position: value for position, (value, bound) in pairs if abs(value) > bound}
     largest = max(paired.differences, key=abs)
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
@@ -261,3 +284,91 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
 
 def _row(values: Sequence[float]) -> str:
     return " ".join(f"{value:.3f}" for value in values)
+
+
+def check_reference(
+    request: VerifyRequest,
+    checked: CheckResult,
+    greedy: Measured,
+    stage: Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]],
+) -> Check:
+    try:
+        kept = {name: value for name, value in request.options.items() if name not in OVERRIDES}
+        spec = run_check(replace(request.check, options=kept)).inspection.spec
+        reason = _unsupported_reason(request, spec) or undrafted(greedy)
+        if reason or spec is None:
+            return not_applicable(REFERENCE, reason or "the draft is passed through to vLLM")
+        with stage("Drafting with the reference", None):
+            return _compare(request, spec, greedy)
+    except Exception as error:  # noqa: BLE001 (what the engines found must not be lost with it)
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        return not_applicable(REFERENCE, f"the reference cannot be computed ({said})")
+
+
+def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str | None:
+    if request.reference is False:
+        return "left out by --no-reference"
+    if spec is None:
+        return "the draft is passed through to vLLM, or not what it says without the options"
+    values = {name: request.engine.get(name) for name in _OTHER_TARGET}
+    if isinstance(values["hf_overrides"], Mapping) and _NOT_OF_TEXT.issuperset(values["hf_overrides"]):
+        del values["hf_overrides"]
+    if other := [name for name, value in values.items() if value not in _PLAIN]:
+        return f"the reference reads the target without {', '.join(other)} of --engine"
+    target = open_source(
+        request.target, revision=request.check.target_revision, token=None,
+        download_dir=request.check.download_dir, field="--target",
+    )  # fmt: skip
+    size = weight_file_bytes(target.files()) / GIB
+    if request.reference is None and size > LARGEST_GIB:
+        return (
+            f"the target's weights are {size:.1f} GiB, and more than {LARGEST_GIB} take long in "
+            "float32; ask for it with --reference"
+        )
+    from vllm_eagle_ext.measure.reference.published import unsupported_reason
+
+    check = request.check
+    return unsupported_reason(spec, _local(check.draft, check.revision, check.download_dir))
+
+
+def weight_file_bytes(files: Mapping[str, int]) -> int:
+    """Sum the bytes of those weight files, by name, that transformers reads."""
+    own = {name: size for name, size in files.items() if "consolidated" not in name}
+    each = [
+        sum(size for name, size in own.items() if name.endswith(e)) for e in (".safetensors", ".bin")
+    ]
+    return each[0] or each[1]
+
+
+def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:
+    from transformers.utils import logging
+
+    from vllm_eagle_ext.measure.reference.published import NotComputedError, load_reference, load_target
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    check = request.check
+    target = load_target(_local(request.target, check.target_revision, check.download_dir))
+    try:
+        folder = _local(check.draft, check.revision, check.download_dir)
+        reference = load_reference(spec, folder, target)
+    except NotComputedError as error:
+        return not_applicable(REFERENCE, str(error))
+    layer_ids = spec.aux_layers.layer_ids
+    prompts, answers = request.prompts.ids, greedy.answers
+    paired = compare(reference, target, layer_ids, prompts, answers, request.k)
+    return judge_reference(paired, request.overrides())
+
+
+def _local(model: str, revision: str | None, download_dir: str | None) -> Path:
+    """Find a model's folder; in the hub's cache, where an engine has just read it."""
+    folder = Path(os.path.expanduser(model))
+    if folder.is_dir():
+        return folder
+    if takes_modelscopes_names():
+        return find_modelscopes_snapshot(model, revision, download_dir)
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(model, revision=revision, cache_dir=download_dir, local_files_only=True)
+    )

@@ -8,11 +8,11 @@ other, which ends its branch. The leaves are few, exclude each other and hold al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from math import exp, log
 from typing import Any
 
-from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
+from vllm_eagle_ext.measure.verify.request import Check, Verdict, not_applicable
 
 DEPTH, BRANCHES = 3, 4
 OTHER = -1  # a leaf's last entry: a token that is none of its siblings
@@ -52,8 +52,7 @@ def tree(context: Sequence[int], ask: Ask) -> dict[Leaf, float]:
     rows: dict[Leaf, Mapping[int, float]] = {}
     level: list[Leaf] = [()]
     for _ in range(DEPTH):
-        found = ask([[*context, *prefix] for prefix in level])
-        rows.update(zip(level, found, strict=True))
+        rows.update(zip(level, ask([[*context, *prefix] for prefix in level]), strict=True))
         level = [(*prefix, token) for prefix in level for token in rows[prefix]]
     return dict(_leaves((), 1.0, rows))
 
@@ -79,10 +78,7 @@ def leaf_of(text: Sequence[int], leaves: Mapping[Leaf, float]) -> Leaf:
 
 
 def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
-    """Compare where texts end with the chances of the leaves.
-
-    Neighbours are pooled until EXPECTED are expected of them.
-    """
+    """Compare where texts end with the leaves' chances, pooled until EXPECTED are expected of a cell."""
     counts = dict.fromkeys(leaves, 0)
     for text in texts:
         counts[leaf_of(text, leaves)] += 1
@@ -101,11 +97,7 @@ def fit(texts: Sequence[Sequence[int]], leaves: Mapping[Leaf, float]) -> Fit:
 
 def joint(fits: Sequence[Fit]) -> Fit:
     """Return the fit of independent samples together."""
-    return Fit(
-        sum(one.chi_square for one in fits),
-        sum(one.cells for one in fits),
-        sum(one.freedom for one in fits),
-    )
+    return Fit(*map(sum, zip(*map(astuple, fits), strict=True)))
 
 
 def entropy(logprobs: Mapping[int, float]) -> float:
@@ -148,20 +140,20 @@ def judge_distribution(drafted: Fit, control: Fit, *, samples: int, accepted: in
         return not_applicable(NAME, "the target is all but certain of what it says to these prompts")
     off, control_off = drafted.p <= LEAST_P, control.p <= LEAST_P
     details = [f"control, without the draft: {control}"]
-    found = Verdict.FAILED if off and not control_off else Verdict.PASSED
+    verdict = Verdict.FAILED if off and not control_off else Verdict.PASSED
     if control_off:
-        found = Verdict.WARNING
+        verdict = Verdict.WARNING
         details.append(
             "The control fails as well: it is the engine's sampling, not the draft."
             if off
             else "Only the control fails: chance, or the engine's sampling; not the draft."
         )
     elif not off and not accepted:
-        found = Verdict.WARNING
+        verdict = Verdict.WARNING
         details.append("No draft was accepted: only what follows rejected ones was tested.")
     said = f"{samples} at temperature 1: {drafted}; {accepted} drafted tokens accepted in them."
     figures = {
         "samples": samples, "accepted": accepted, "least_p": LEAST_P,
         "drafted": drafted.to_json(), "control": control.to_json(),
     }  # fmt: skip
-    return Check(NAME, found, said, tuple(details), figures)
+    return Check(NAME, verdict, said, tuple(details), figures)

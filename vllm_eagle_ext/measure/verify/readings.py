@@ -19,12 +19,12 @@ from vllm_eagle_ext.draft import DraftSpec, Inspection
 from vllm_eagle_ext.draft.attention import GateLayout
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.engine.load import Load
+from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
 from vllm_eagle_ext.start.serve import as_decided
 
 if TYPE_CHECKING:
-    from vllm_eagle_ext.measure.verify.run import Stage
     from vllm_eagle_ext.start.check import CheckResult
 
 
@@ -35,26 +35,22 @@ class Question:
     option: str  # of eagle_ext
     values: tuple[str | bool, ...]
     position: int  # drafted token, from 0, that is the first to hang on the answer
-    subject: str
     allowed: str
     remedy: str
     is_open: Callable[[DraftSpec], bool]
-    found: Callable[[DraftSpec], object]  # what the draft has instead, for a message
 
 
 GATE_LAYOUT = Question(
-    option="gate_layout", values=get_args(GateLayout), position=0, subject="gate",
+    option="gate_layout", values=get_args(GateLayout), position=0,
     allowed="one whose rows are in q_proj",
     remedy="nothing: other drafts have no gate_layout; `vllm-eagle check` says what it is",
     is_open=lambda spec: spec.gate is not None and spec.gate.module == "q_proj",
-    found=lambda spec: spec.gate and str(spec.gate),
 )  # fmt: skip
 FEEDBACK = Question(
-    option="norm_output", values=(True, False), position=1, subject="family",
+    option="norm_output", values=(True, False), position=1,
     allowed="EAGLE-3, whose drafts feed a state back to themselves from token to token",
     remedy="nothing: other drafts make all tokens in one pass, and norm_output changes none of them",
     is_open=lambda spec: spec.family.has_flags and not spec.family.drafts_in_parallel,
-    found=lambda spec: spec.title,
 )  # fmt: skip
 
 
@@ -103,24 +99,24 @@ class Comparison:
         which those of one prompt are not quite: hence CERTAIN.
         """
         at = self.question.position
-        first, second = sorted(self.measured, key=lambda one: one.share(at), reverse=True)[:2]
+        first, second = sorted(self.measured, key=lambda reading: reading.share(at), reverse=True)[:2]
         error = sqrt(first.error(at) ** 2 + second.error(at) ** 2)
         return first if first.share(at) - second.share(at) > CERTAIN * error else None
 
     @property
     def is_low(self) -> bool:
         """Return whether even the better reading drafts badly, for another reason."""
-        return max(one.rates[0] for one in self.measured) < LEAST_RATE
+        return max(reading.rates[0] for reading in self.measured) < LEAST_RATE
 
     def to_json(self) -> dict[str, Any]:
         at, best = self.question.position, self.best
         rows = [
             {
-                "value": one.value, "drafts": one.drafts, "accepted": list(one.accepted),
-                "rates": one.rates, "acceptance_length": one.acceptance_length,
-                "share": one.share(at), "error": one.error(at),
+                "value": each.value, "drafts": each.drafts, "accepted": list(each.accepted),
+                "rates": each.rates, "acceptance_length": each.acceptance_length,
+                "share": each.share(at), "error": each.error(at),
             }
-            for one in self.measured
+            for each in self.measured
         ]  # fmt: skip
         return {
             "option": self.question.option, "position": at + 1, "measured": rows,
@@ -143,7 +139,7 @@ def require_open(question: Question, inspection: Inspection, request: VerifyRequ
     spec, draft = inspection.spec, request.check.draft
     if spec is None or not question.is_open(spec):
         raise UnsupportedDraftError(
-            field=f"{question.subject} of the draft {draft!r}", value=spec and question.found(spec),
+            field=f"{question.option} of the draft {draft!r}", value=spec and (spec.gate or spec.title),
             allowed=question.allowed, remedy=question.remedy,
         )  # fmt: skip
     if request.k <= question.position:
@@ -155,7 +151,7 @@ def require_open(question: Question, inspection: Inspection, request: VerifyRequ
 
 
 def measure(
-    question: Question, request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage
+    question: Question, request: VerifyRequest, checked: CheckResult, folder: Path, stage: run.Stage
 ) -> Comparison:
     """Run the same prompts under each reading, each in an engine of its own.
 
@@ -163,37 +159,21 @@ def measure(
         EngineFailedError: an engine stopped; its last lines are the message.
         SpeculativeConfigError: nothing was drafted.
     """
-    from vllm_eagle_ext.measure.verify.run import fitted
-
-    request = replace(request, engine=as_decided(request.engine, [checked]))
-    request = fitted(request, stage)
-    found = tuple(
-        _measure_reading(question.option, value, request, checked, folder, stage)
-        for value in question.values
-    )
-    others = {name: value for name, value in request.options.items() if name != question.option}
-    return Comparison(question, found, others)
-
-
-def _measure_reading(
-    option: str,
-    value: str | bool,
-    request: VerifyRequest,
-    checked: CheckResult,
-    folder: Path,
-    stage: Stage,
-) -> Acceptance:
-    from vllm_eagle_ext.measure.verify.run import load_in, start
-
-    arguments = drafted_arguments(request, checked, **{option: value})
+    option = question.option
+    request = run.fitted(replace(request, engine=as_decided(request.engine, [checked])), stage)
     load = Load(request.prompts.ids, request.concurrency, request.max_tokens, ignore_eos=True)
-    reading = f"{option} {json.dumps(value)}"
-    log = folder / f"{option}_{str(value).lower()}.log"
-    with start(f"the engine with {reading}", arguments, log, stage) as engine:
-        found = load_in(engine, load, f"Texts with {reading}", stage)
-    if not found.drafts:
-        raise SpeculativeConfigError(
-            field="drafts of the engine", value=0, allowed="at least one",
-            remedy="use longer outputs or more prompts",
-        )  # fmt: skip
-    return Acceptance(value, found.drafts, tuple(found.accepted))
+    accepted = []
+    for value in question.values:
+        reading = f"{option} {json.dumps(value)}"
+        log = folder / f"{option}_{str(value).lower()}.log"
+        arguments = drafted_arguments(request, checked, **{option: value})
+        with run.start(f"the engine with {reading}", arguments, log, stage) as engine:
+            measured = run.load_in(engine, load, f"Texts with {reading}", stage)
+        if not measured.drafts:
+            raise SpeculativeConfigError(
+                field="drafts of the engine", value=0, allowed="at least one",
+                remedy="use longer outputs or more prompts",
+            )  # fmt: skip
+        accepted.append(Acceptance(value, measured.drafts, tuple(measured.accepted)))
+    others = {name: value for name, value in request.options.items() if name != option}
+    return Comparison(question, tuple(accepted), others)

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a verification was asked, and the engines that it needs."""
+"""What a verification was asked, the engines that it needs, and what it found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
+from vllm_eagle_ext.draft import Severity
+from vllm_eagle_ext.draft.inspection import consequences
+from vllm_eagle_ext.errors import sentence
 from vllm_eagle_ext.measure.engine.client import refuse_reserved
 from vllm_eagle_ext.measure.prompts import PromptSet, read_prompts, token_ids, tokenizer_keywords
-from vllm_eagle_ext.measure.verify.texts import TIE_GAP, TIE_GAP_FLOAT32
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check, usual_k
 from vllm_eagle_ext.start.serve import speculative_config
 
+PREFLIGHT = "preflight"
 # How much is measured, usually and with --quick.
 USUAL: Mapping[str, int] = {"num_prompts": 20, "max_tokens": 64, "samples": 1000}
 QUICK: Mapping[str, int] = {"num_prompts": 6, "max_tokens": 48, "samples": 300}
@@ -74,12 +77,11 @@ def read_verify_request(given: Mapping[str, Any]) -> VerifyRequest:
         **{name: given[name] for name in ("draft", "target", "k", "method", "revision")},
     )  # fmt: skip
     checked = run_check(check)
-    texts = read_prompts(source, count=amounts.pop("num_prompts"))
+    texts, categories = zip(*read_prompts(source, count=amounts.pop("num_prompts")), strict=True)
     prompts = token_ids(
-        [text for text, _ in texts], checked.target_name, source=source,
-        chat_template=given["chat_template"], thinking=given["thinking"], **tokenizer_keywords(engine),
+        texts, checked.target_name, source=source, chat_template=given["chat_template"],
+        thinking=given["thinking"], categories=categories, **tokenizer_keywords(engine),
     )  # fmt: skip
-    prompts = replace(prompts, categories=[category for _, category in texts])
     same = ("concurrency", "tie_gap", "reference")
     return VerifyRequest(
         check=replace(
@@ -106,16 +108,58 @@ def drafted_arguments(request: VerifyRequest, checked: CheckResult, **options: A
     }
 
 
-def tie_bound(request: VerifyRequest) -> float:
-    """Return the gap up to which logits are tied.
-
-    vLLM serves a float32 checkpoint in 16 bit, unless told otherwise.
-    """
-    if request.tie_gap is not None:
-        return request.tie_gap
-    return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
+class Verdict(StrEnum):
+    PASSED = "passed"
+    FAILED = "FAILED"
+    WARNING = "warning"  # worth a look; the exit status does not count it
+    NOT_APPLICABLE = "not applicable"
 
 
-def has_recurrent_state(target: Mapping[str, Any]) -> bool:
-    """Say whether a config.json names a target whose recurrent state this package knows."""
-    return any(name in REPLAYING_TARGETS for name in target.get("architectures") or ())
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    verdict: Verdict
+    said: str  # one sentence: the numbers that decided, or the reason
+    details: tuple[str, ...] = ()  # further lines
+    figures: Mapping[str, Any] = field(default_factory=dict)  # plain JSON
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    draft: str
+    target: str
+    k: int
+    checks: tuple[Check, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return int(any(check.verdict is Verdict.FAILED for check in self.checks))
+
+
+def not_applicable(name: str, reason: str) -> Check:
+    return Check(name, Verdict.NOT_APPLICABLE, reason)
+
+
+def judge_preflight(checked: CheckResult) -> Check:
+    inspection, spec = checked.inspection, checked.inspection.spec
+    if spec is None and inspection.is_passed_through:
+        return not_applicable(PREFLIGHT, "not one of this package's drafts: vLLM serves it unchecked")
+    lines: list[str] = []
+    for finding in inspection.findings:
+        if finding.follows_from is None and finding.severity is not Severity.NOTE:
+            problem = finding.problem
+            head = f"{finding.severity.value} {finding.rule}: "
+            lines.append(head + sentence(problem.field, problem.value))
+            lines += [f"  {line}" for line in problem.details]
+    if inspection.errors or spec is None:
+        count, follow = len(inspection.causes), consequences(inspection.errors)
+        errors = f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
+        said = f"The draft would be refused: {errors}."
+    else:
+        layer_ids = list(spec.aux_layers.layer_ids)
+        inputs = f", inputs of layers {layer_ids} of {checked.target.num_layers}."
+        said = spec.title + inputs * bool(layer_ids)
+    verdict = Verdict.FAILED if inspection.errors else Verdict.PASSED
+    findings = [{"rule": each.rule, "severity": each.severity.value} for each in inspection.findings]
+    return Check(PREFLIGHT, verdict, said, tuple(lines), {"findings": findings})

@@ -10,28 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vllm_eagle_ext.draft import read_config
 from vllm_eagle_ext.draft.read_spec import tensor_integers
 from vllm_eagle_ext.draft.vocabulary import target_ids
 from vllm_eagle_ext.measure.engine.client import PROBE, EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, Measured
 from vllm_eagle_ext.measure.engine.machine import versions, with_memory
 from vllm_eagle_ext.measure.verify import acceptance, distribution, texts
-from vllm_eagle_ext.measure.verify.against import check_reference
 from vllm_eagle_ext.measure.verify.request import (
-    VerifyRequest,
-    drafted_arguments,
-    has_recurrent_state,
-    plain_arguments,
-    tie_bound,
-)
-from vllm_eagle_ext.measure.verify.verdicts import (
     PREFLIGHT,
     Check,
     VerifyReport,
+    VerifyRequest,
+    drafted_arguments,
     judge_preflight,
     not_applicable,
+    plain_arguments,
 )
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.start.check import CheckResult, run_check
 from vllm_eagle_ext.start.serve import as_decided
 
@@ -54,77 +49,70 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
     checked = run_check(request.check)
     request = replace(request, engine=as_decided(request.engine, [checked]))
     preflight = judge_preflight(checked)
-    names = (GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, acceptance.WORTH)
     if checked.exit_code:
+        names = (GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, acceptance.WORTH)
         refused = [not_applicable(name, f"the {PREFLIGHT} refuses the draft") for name in names]
         return _report(request, checked, [preflight, *refused])
     # The engines, one after the other.
     request = fitted(request, stage)
-    target = read_config(
-        request.target,
-        revision=request.check.target_revision, download_dir=request.check.download_dir,
-    )  # fmt: skip
-    greedy, contexts, samples, scheme = _run_drafted(request, checked, folder, stage)
-    others = _run_other_states(request, checked, target, scheme, folder, stage)
-    diverged, diverged_states, trees, control = _run_plain(
-        request, greedy, contexts, others, folder, stage
-    )
+    greedy, judged_texts, sampled, states = _run_engines(request, checked, folder, stage)
     # The target's ids that the draft can say.
     case = checked.inspection.case
     d2t = tensor_integers(case.files, "d2t") if case else None
     kind = case and case.spec.vocabulary.map_kind
     ids = target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
-    # What they said, check by check.
-    bound = tie_bound(request)
-    if isinstance(others, Check):
-        states = others
-    else:
-        assert scheme is not None
-        states = texts.judge_states(greedy, others, diverged_states, served=scheme, bound=bound)
-    sampled = distribution.judge_distribution(
-        _fit(samples, trees), _fit(control, trees), samples=len(samples.answers),
-        accepted=sum(samples.accepted),
-    )  # fmt: skip
-    checks = [
-        preflight,
-        texts.judge_texts(GREEDY, diverged, greedy.texts, bound=bound),
-        sampled,
-        check_reference(request, checked, greedy, stage),
-        states,
-        acceptance.judge_worth(greedy, request.prompts.categories, ids),
-    ]
-    return _report(request, checked, checks)
+    reference = acceptance.check_reference(request, checked, greedy, stage)
+    worth = acceptance.judge_worth(greedy, request.prompts.categories, ids)
+    return _report(request, checked, [preflight, judged_texts, sampled, reference, states, worth])
 
 
-def _run_drafted(
+def _run_engines(
     request: VerifyRequest, checked: CheckResult, folder: Path, stage: Stage
-) -> tuple[Measured, list[list[int]], Measured, texts.Scheme | None]:
-    """Run the engine as it would be served.
-
-    Returns:
-        Its greedy texts, the contexts after which was sampled, the samples, and the scheme of a hybrid
-        target's states.
-    """
+) -> tuple[Measured, Check, Check, Check]:
+    """Return the draft's greedy texts, and what is judged of them, of samples and of hybrid states."""
+    prompts, bound = request.prompts.ids, texts.tie_bound(request)
+    load = Load(prompts, request.concurrency, request.max_tokens)
+    # The draft as it would be served.
     arguments = drafted_arguments(request, checked) | {"worker_extension_cls": PROBE}
     log = folder / "with_draft.log"
     with start("the engine with the draft", arguments, log, stage) as engine:
         scheme = engine.rpc("eagle_ext_facts")[0]["state"]
-        greedy = load_in(engine, _greedy(request), "Texts with the draft", stage)
+        greedy = load_in(engine, load, "Texts with the draft", stage)
         ask = partial(engine.logprobs, top=distribution.BRANCHES)
-        contexts = distribution.open_contexts(request.prompts.ids, greedy.texts, ask)
-        samples = load_in(engine, _sampled(request, contexts), "Samples with the draft", stage)
-    return greedy, contexts, samples, scheme
+        contexts = distribution.open_contexts(prompts, greedy.texts, ask)
+        samples_load = _sampled(request, contexts)
+        samples = load_in(engine, samples_load, "Samples with the draft", stage)
+    others = _run_other_states(request, checked, load, scheme, folder, stage)
+    # The target without a draft, which also says how likely the tokens are at which texts diverge.
+    arguments, log = plain_arguments(request), folder / "without_draft.log"
+    with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
+        own = load_in(engine, load, "Texts without a draft", stage)
+        diverged, diverged_states = (
+            texts.with_gaps(
+                texts.divergences(greedy.texts, other.texts), prompts, greedy.texts,
+                partial(engine.logprobs, top=texts.TOP),
+            )
+            for other in (own, others if isinstance(others, Measured) else greedy)
+        )  # fmt: skip
+        ask = partial(engine.logprobs, top=distribution.BRANCHES)
+        trees = [distribution.tree(context, ask) for context in contexts]
+        control = load_in(engine, samples_load, "Samples without a draft", stage)
+    sampled = distribution.judge_distribution(
+        _fit(samples, trees), _fit(control, trees), samples=len(samples.answers),
+        accepted=sum(samples.accepted),
+    )  # fmt: skip
+    if isinstance(others, Measured):
+        assert scheme is not None
+        others = texts.judge_states(greedy, others, diverged_states, served=scheme, bound=bound)
+    return greedy, texts.judge_texts(GREEDY, diverged, greedy.texts, bound=bound), sampled, others
 
 
 def _run_other_states(
-    request: VerifyRequest,
-    checked: CheckResult,
-    target: Mapping[str, Any],
-    scheme: texts.Scheme | None,
-    folder: Path,
+    request: VerifyRequest, checked: CheckResult, load: Load, scheme: texts.Scheme | None, folder: Path,
     stage: Stage,
-) -> Measured | Check:
-    if not has_recurrent_state(target):
+) -> Measured | Check:  # fmt: skip
+    """Run the engine with the other scheme of a hybrid target's states."""
+    if not any(name in REPLAYING_TARGETS for name in checked.target_config.get("architectures") or ()):
         return not_applicable(texts.STATES, "the target keeps no recurrent state of a gated delta net")
     if scheme is None:
         return not_applicable(texts.STATES, "the engine keeps no recurrent states")
@@ -134,46 +122,15 @@ def _run_other_states(
     log = folder / f"{other}.log"
     try:
         with start(f"the engine with {name}", arguments, log, stage) as engine:
-            return load_in(engine, _greedy(request), f"Texts with {name}", stage)
+            return load_in(engine, load, f"Texts with {name}", stage)
     except EngineFailedError as error:
         return texts.judge_failure(error, other, log.read_text(errors="replace"))
-
-
-def _run_plain(
-    request: VerifyRequest, greedy: Measured, contexts: Sequence[list[int]], others: Measured | Check,
-    folder: Path, stage: Stage,
-) -> tuple[
-    list[texts.Divergence], list[texts.Divergence], list[dict[distribution.Leaf, float]], Measured
-]:  # fmt: skip
-    """Run the target without a draft.
-
-    Returns:
-        Where the drafted texts diverge from its own, and from those with the other scheme; the chances
-        of what follows each context; and samples.
-    """
-    prompts, mine = request.prompts.ids, greedy.texts
-    arguments, log = plain_arguments(request), folder / "without_draft.log"
-    with start("the engine without a draft", arguments, log, stage, plugin=False) as engine:
-        own = load_in(engine, _greedy(request), "Texts without a draft", stage)
-        ask = partial(engine.logprobs, top=texts.TOP)
-        between = texts.divergences(mine, others.texts) if isinstance(others, Measured) else []
-        branches = partial(engine.logprobs, top=distribution.BRANCHES)
-        return (
-            texts.with_gaps(texts.divergences(mine, own.texts), prompts, mine, ask),
-            texts.with_gaps(between, prompts, mine, ask),
-            [distribution.tree(context, branches) for context in contexts],
-            load_in(engine, _sampled(request, contexts), "Samples without a draft", stage),
-        )
 
 
 def _fit(sampled: Measured, trees: Sequence[dict[distribution.Leaf, float]]) -> distribution.Fit:
     each, drawn = len(sampled.answers) // len(trees), sampled.texts
     slices = [drawn[at * each : (at + 1) * each] for at in range(len(trees))]
-    return distribution.joint([distribution.fit(*one) for one in zip(slices, trees, strict=True)])
-
-
-def _greedy(request: VerifyRequest) -> Load:
-    return Load(request.prompts.ids, request.concurrency, request.max_tokens)
+    return distribution.joint([distribution.fit(*pair) for pair in zip(slices, trees, strict=True)])
 
 
 def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
@@ -188,7 +145,7 @@ def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
     """Give the engine a share of the free memory, where none was given."""
     engine, share = with_memory(request.engine, [request.target, request.check.draft])
     if share is not None:
-        with stage(str(share), None):
+        with stage(share, None):
             pass
     return replace(request, engine=engine)
 
@@ -215,7 +172,7 @@ def _report(request: VerifyRequest, checked: CheckResult, checks: Sequence[Check
         "method": checked.method, "prompts": prompts.source, "num_prompts": len(prompts.ids),
         "chat_template": prompts.chat_template, "thinking": prompts.thinking,
         "max_tokens": request.max_tokens, "concurrency": request.concurrency,
-        "samples": request.samples, "tie_gap": tie_bound(request), "versions": versions(),
+        "samples": request.samples, "tie_gap": texts.tie_bound(request), "versions": versions(),
         "engine": dict(request.engine), "eagle_ext": dict(request.options),
     }  # fmt: skip
     return VerifyReport(request.check.draft, request.target, request.k, tuple(checks), settings)

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from vllm_eagle_ext.measure.verify.acceptance import CERTAIN
 from vllm_eagle_ext.measure.verify.readings import Comparison
-from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport
+from vllm_eagle_ext.measure.verify.request import Verdict, VerifyReport
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import printable
 
@@ -86,16 +86,9 @@ def _conclusion(report: VerifyReport) -> Text:
 
 
 class Logs:
-    """A folder for the engines' logs. It stays, and is named, unless all passed or no engine started.
-
-    Args:
-        console: where the folder is named; None: standard error.
-    """
+    """A folder for the engines' logs. It stays, and is named, unless all passed or no engine started."""
 
     passed = False
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console
 
     def __enter__(self) -> Logs:
         self.folder = Path(tempfile.mkdtemp(prefix="vllm-eagle-verify-"))
@@ -105,7 +98,7 @@ class Logs:
         if self.passed or not any(self.folder.iterdir()):
             shutil.rmtree(self.folder)
             return
-        shown = self.console or Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+        shown = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
         shown.print(f"The engines' logs: {self.folder}", markup=False)
 
 

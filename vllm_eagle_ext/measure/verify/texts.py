@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Measured
-from vllm_eagle_ext.measure.verify.verdicts import Check, Verdict, not_applicable
+from vllm_eagle_ext.measure.verify.request import Check, Verdict, VerifyRequest, not_applicable
 from vllm_eagle_ext.start.failed_start import cause_of
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
@@ -35,6 +35,13 @@ Texts = Sequence[Sequence[int]]
 Logprobs = Callable[[list[list[int]]], list[dict[int, float]]]
 
 
+def tie_bound(request: VerifyRequest) -> float:
+    """Return the gap of a tie. vLLM serves a float32 checkpoint in 16 bit, unless told otherwise."""
+    if request.tie_gap is not None:
+        return request.tie_gap
+    return TIE_GAP_FLOAT32 if request.engine.get("dtype") in ("float32", "float") else TIE_GAP
+
+
 @dataclass(frozen=True, slots=True)
 class Divergence:
     prompt: int  # its number
@@ -47,47 +54,41 @@ class Divergence:
 
 
 def divergences(left: Texts, right: Texts) -> list[Divergence]:
-    found = []
-    for number, (one, other) in enumerate(zip(left, right, strict=True)):
-        pairs = enumerate(zip_longest(one, other))
-        if (first := next((at for at in pairs if at[1][0] != at[1][1]), None)) is not None:
-            found.append(Divergence(number, first[0], first[1]))
-    return found
+    diverged = []
+    for number, texts in enumerate(zip(left, right, strict=True)):
+        pairs = enumerate(zip_longest(*texts))
+        if (first := next(((at, pair) for at, pair in pairs if pair[0] != pair[1]), None)) is not None:
+            diverged.append(Divergence(number, *first))
+    return diverged
 
 
 def with_gaps(
-    found: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
+    diverged: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
 ) -> list[Divergence]:
-    """Return the target's view of each divergence, asked after the common prefix."""
-    contexts = [[*prompts[one.prompt], *texts[one.prompt][: one.at]] for one in found]
-    rows = ask(contexts) if contexts else []
-    return [
-        Divergence(one.prompt, one.at, one.tokens, _gap(one.tokens, row))
-        for one, row in zip(found, rows, strict=True)
-    ]
+    """Return the target's view of each divergence, asked after the common prefix.
 
-
-def _gap(tokens: tuple[int | None, int | None], logprobs: Mapping[int, float]) -> float:
-    """Return how far the less likely of two tokens is from the likeliest.
-
-    It is infinite where one of the two is not among the likeliest, or one text ends there.
+    The gap is infinite where one of the two tokens is not among the likeliest, or one text ends there.
     """
-    seen = [-inf if token is None else logprobs.get(token, -inf) for token in tokens]
-    return max(logprobs.values()) - min(seen)
+    contexts = [[*prompts[each.prompt], *texts[each.prompt][: each.at]] for each in diverged]
+    judged = []
+    for each, row in zip(diverged, ask(contexts) if contexts else [], strict=True):
+        chances = [-inf if token is None else row.get(token, -inf) for token in each.tokens]
+        judged.append(replace(each, gap=max(row.values()) - min(chances)))
+    return judged
 
 
 def judge_texts(
     name: str,
-    found: Sequence[Divergence],
+    diverged: Sequence[Divergence],
     texts: Texts,
     *,
     bound: float,
     without: str = "without the draft",
 ) -> Check:
     """Pass if texts diverge only at near-tied logits."""
-    near = [one for one in found if one.gap <= bound + _ROUNDING]
-    wrong = [one for one in found if one.gap > bound + _ROUNDING]
-    equal, largest = len(texts) - len(found), max((one.gap for one in near), default=0.0)
+    near = [each for each in diverged if each.gap <= bound + _ROUNDING]
+    wrong = [each for each in diverged if each.gap > bound + _ROUNDING]
+    equal, largest = len(texts) - len(diverged), max((each.gap for each in near), default=0.0)
     said = f"{equal} of {len(texts)} texts equal those {without}"
     if near:
         said += f", {len(near)} diverge at near-tied logits (gap up to {largest:.3f})"
@@ -95,15 +96,15 @@ def judge_texts(
         said += f", {len(wrong)} diverge where they are not near-tied"
     figures = {
         "texts": len(texts), "tokens": sum(map(len, texts)), "equal": equal, "near_ties": len(near),
-        "largest_near_tie": largest, "bound": bound, "diverged": [one.to_json() for one in wrong],
+        "largest_near_tie": largest, "bound": bound, "diverged": [each.to_json() for each in wrong],
     }  # fmt: skip
     details = []
-    for one in wrong[:5]:
-        gap = f"gap {one.gap:.3f}" if isfinite(one.gap) else f"not among the {TOP} likeliest"
-        left, right = one.tokens
-        details.append(f"prompt {one.prompt + 1}, token {one.at + 1}: {left} and {right}, {gap}")
-    found_verdict = Verdict.FAILED if wrong else Verdict.PASSED
-    return Check(name, found_verdict, said + ".", tuple(details), figures)
+    for each in wrong[:5]:
+        gap = f"gap {each.gap:.3f}" if isfinite(each.gap) else f"not among the {TOP} likeliest"
+        left, right = each.tokens
+        details.append(f"prompt {each.prompt + 1}, token {each.at + 1}: {left} and {right}, {gap}")
+    verdict = Verdict.FAILED if wrong else Verdict.PASSED
+    return Check(name, verdict, said + ".", tuple(details), figures)
 
 
 def other_scheme(scheme: Scheme) -> Scheme:
@@ -111,39 +112,34 @@ def other_scheme(scheme: Scheme) -> Scheme:
 
 
 def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
-    """Report that an engine with the other scheme did not start or ended.
-
-    That says nothing about the draft.
-
-    Args:
-        log: all of it; "": the end of it in the message will do.
-    """
-    said, told_before = str(error.value), log or "\n".join([error.remedy, *error.more])
-    if refusal := _REFUSAL.search(said) or _REFUSAL.search(told_before):
+    """Report that an engine with the other scheme did not start or ended: no fault of the draft.
+    Without the whole log its end in the message will do."""
+    message, log = str(error.value), log or "\n".join([error.remedy, *error.more])
+    if refusal := _REFUSAL.search(message) or _REFUSAL.search(log):
         return not_applicable(STATES, f"{SCHEMES[scheme]} cannot be had here: {refusal.group(1)}")
-    reason, _ = cause_of((said.splitlines() or [""])[0], told_before.splitlines())
+    reason, _ = cause_of((message.splitlines() or [""])[0], log.splitlines())
     return not_applicable(STATES, f"the engine with {SCHEMES[scheme]}, to compare with, ended: {reason}")
 
 
 def judge_states(
-    mine: Measured, theirs: Measured, found: list[Divergence], *, served: Scheme, bound: float
+    mine: Measured, theirs: Measured, diverged: list[Divergence], *, served: Scheme, bound: float
 ) -> Check:
-    """Compare both schemes; `found` is where their texts diverge, with the target's gaps."""
+    """Compare both schemes; `diverged` is where their texts do, with the target's gaps."""
     without = f"with {SCHEMES[other_scheme(served)]}"
-    check = judge_texts(STATES, found, mine.texts, bound=bound, without=without)
+    check = judge_texts(STATES, diverged, mine.texts, bound=bound, without=without)
     said = f"Served with {SCHEMES[served]}: {check.said}"
-    counters = [[one.drafts, *one.accepted] for one in (mine, theirs)]
+    counters = [[each.drafts, *each.accepted] for each in (mine, theirs)]
     figures = {
         **check.figures,
         "served": served,
         "counters": dict(zip((served, other_scheme(served)), counters, strict=True)),
     }
-    if found:
+    if diverged:
         return replace(check, said=said, figures=figures)
     if counters[0] != counters[1]:
         details = [
-            f"{SCHEMES[one]}: drafts, accepted {row}"
-            for one, row in zip((served, other_scheme(served)), counters, strict=True)
+            f"{SCHEMES[scheme]}: drafts, accepted {row}"
+            for scheme, row in zip((served, other_scheme(served)), counters, strict=True)
         ]
         details.append(
             "Near a tie of its own logits, the draft may choose otherwise after another kernel."

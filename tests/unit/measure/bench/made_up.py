@@ -20,8 +20,7 @@ from vllm_eagle_ext.measure.bench.results import (
     Variant,
 )
 from vllm_eagle_ext.measure.bench.runner import swept, variants
-from vllm_eagle_ext.measure.bench.summary import summarise
-from vllm_eagle_ext.measure.bench.surface import choose_served, surface_of, worth_serving
+from vllm_eagle_ext.measure.bench.summary import choose_served, summarise, surface_of, worth_serving
 
 FAST, SLOW = "org/fast-draft", "org/slow-draft"
 OURS, STOCK = (Variant(kind=kind, draft=FAST, k=3) for kind in ("ours", "stock"))
@@ -118,8 +117,7 @@ class MadeUp:
         return Measurement(
             stage="texts", variant=variant, load=load(concurrency), repeat=repeat,
             tokens_per_s=concurrency * length / step_s, step_s=step_s, drafts=drafts,
-            accepted=accepted, ttft_s=[0.02] * REQUESTS, tpot_s=[step_s / length] * REQUESTS,
-            texts_sha256="same", other_cores=self.other_cores,
+            accepted=accepted, texts_sha256="same", other_cores=self.other_cores,
             histograms=list(self.histograms) if variant.k else [],
         )  # fmt: skip
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.measure.bench.made_up import FAST, MadeUpTune, load
 from vllm_eagle_ext.measure.bench.results import PLAIN, SCHEDULE_KEY, Measurement, Variant
 from vllm_eagle_ext.measure.bench.runner import swept
-from vllm_eagle_ext.measure.bench.surface import (
+from vllm_eagle_ext.measure.bench.summary import (
     best_by_requests,
-    best_fixed,
     choose_served,
     merged_schedule,
     surface_of,
@@ -69,7 +68,7 @@ def test_k_falls_with_the_load():
     made = MadeUpTune()
     best = best_by_requests(surface(made), made.ks, made.concurrency)
     assert best == {1: 4, 4: 1, 16: 0}
-    assert best_fixed(surface(made), made.ks) in (1, 2)
+    assert worth_serving(made.settings(), surface(made))[0].k in (1, 2)
 
 
 def test_one_percent_is_no_reason_for_another_length():

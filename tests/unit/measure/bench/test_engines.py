@@ -14,8 +14,6 @@ from vllm_eagle_ext.measure.bench.runner import (
     turns,
     variants,
 )
-from vllm_eagle_ext.measure.engine import machine
-from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK
 
 pytestmark = pytest.mark.promise("`bench` measures no draft, stock vLLM and this package")
 TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}
@@ -33,12 +31,6 @@ def test_every_second_repeat_runs_backwards():
     engines = [engines for _, engines in batches(settings, variants(settings))]
     assert [len(at_once) for at_once in engines] == [1] * 18
     assert engines[9:] == engines[:9][::-1]
-
-
-def test_engines_of_a_repeat_run_at_the_same_time_if_asked_to():
-    together = settings_of(**TWO, **{"together": True})
-    planned = batches(together, variants(together))
-    assert [(repeat, len(engines)) for repeat, engines in planned] == [(0, 9), (1, 9)]
 
 
 def test_every_k_is_held_in_one_engine_beside_no_draft():
@@ -71,16 +63,6 @@ def test_prompts_change_from_round_to_round_and_not_from_length_to_length():
     assert second == [[[4]], [[5]], [[6]], [[7]]]
     (wave,) = prompts_of(load(32, 64), 1, prompts)
     assert len({tuple(prompt) for prompt in wave}) == 32
-
-
-@pytest.mark.parametrize(
-    ("platform", "lacks", "said"), [("cpu", True, True), ("cpu", False, False), ("cuda", True, False)]
-)
-def test_a_dtype_without_a_kernel_is_said(monkeypatch, platform, lacks, said):
-    monkeypatch.setattr(machine, "find_platform", lambda _: (platform, "as asked"))
-    monkeypatch.setattr(machine, "lacks_avx512", lambda: lacks)
-    assert list(machine.fallback_warning({})) == [f"Warning: {BF16_FALLBACK}."] * said
-    assert not list(machine.fallback_warning({"dtype": "float32"}))
 
 
 def test_only_ours_is_given_our_options():

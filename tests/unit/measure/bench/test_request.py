@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from inspect import signature
 
 import pytest
 from hypothesis import given, settings
@@ -14,15 +14,20 @@ from tests.support.checkpoints import write_target
 from tests.support.drafts import valid_draft, write
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.measure.bench.request import BenchRequest, resolve, usual_lengths, with_context
-from vllm_eagle_ext.measure.bench.results import PLAIN, Variant
+from vllm_eagle_ext.measure.bench.request import resolve, usual_lengths, with_context
+from vllm_eagle_ext.measure.bench.results import KINDS, PLAIN, Variant
 from vllm_eagle_ext.measure.bench.runner import engine_arguments
 
-REQUEST = BenchRequest(
-    target=str(TINY / "target"), drafts=[str(TINY / "postnorm")], ks=[5, 3], concurrency=[4, 1, 4]
-)
-SCHEDULE = replace(REQUEST, schedule=True, ks=[4], concurrency=None)
+REQUEST = {
+    name: parameter.default for name, parameter in signature(bench).parameters.items()
+} | {
+    "target": str(TINY / "target"), "drafts": [str(TINY / "postnorm")], "ks": [5, 3],
+    "concurrency": [4, 1, 4], "kinds": KINDS, "contexts": (64, 512), "engine": {}, "speculative": {},
+    "eagle_ext": {}, "synthetic_acceptance": (),
+}  # fmt: skip
+SCHEDULE = REQUEST | {"schedule": True, "ks": [4], "concurrency": None}
 HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")]}
 
 
@@ -30,7 +35,7 @@ def test_nothing_is_left_open():
     resolved, prompts = resolve(REQUEST)
     assert resolved.ks == [3, 5]
     assert resolved.concurrency == [1, 4]
-    assert resolved.served == {REQUEST.drafts[0]: {"method": "eagle3", "model": REQUEST.drafts[0]}}
+    assert resolved.served == {REQUEST["drafts"][0]: {"method": "eagle3", "model": REQUEST["drafts"][0]}}
     assert resolved.chat_template is True  # the tiny target has one
     assert resolved.num_prompts == len(prompts[0]) == 20
     assert (resolved.rounds, resolved.steps, resolved.together) == (3, 0, False)
@@ -41,17 +46,17 @@ def test_nothing_is_left_open_of_a_schedule():
     assert resolved.ks == [0, 1, 2, 3, 4]
     assert resolved.concurrency == [1, 2, 4, 8, 16, 32]
     assert resolved.contexts == [64, 512] == sorted(prompts)
-    assert resolved.served[REQUEST.drafts[0]]["method"] == "eagle3"
+    assert resolved.served[REQUEST["drafts"][0]]["method"] == "eagle3"
     assert all(len(ids) >= context for context, own in prompts.items() for ids in own)
     assert max(map(len, prompts[512])) < 800
     assert (resolved.rounds, resolved.steps, resolved.together) == (6, 24, True)  # on a CPU
-    few, _ = resolve(replace(SCHEDULE, ks=[4, 2], engine={"max_num_seqs": 8}, contexts=(64,)))
+    few, _ = resolve(SCHEDULE | dict(ks=[4, 2], engine={"max_num_seqs": 8}, contexts=(64,)))
     assert (few.ks, few.concurrency) == ([0, 2, 4], [1, 2, 4, 8])
 
 
 def test_without_a_k_a_schedule_takes_the_drafts_own():
     """On a CPU a hybrid target runs without prefix caching."""
-    resolved, _ = resolve(replace(SCHEDULE, **HYBRID, ks=None, contexts=(64,)))
+    resolved, _ = resolve(SCHEDULE | dict(**HYBRID, ks=None, contexts=(64,)))
     assert resolved.ks == [0, 1, 2, 3, 4, 6, 7]
     assert resolved.engine["enable_prefix_caching"] is False
 
@@ -78,14 +83,14 @@ def test_without_a_k_a_schedule_takes_the_drafts_own():
 )
 def test_what_is_refused(change, said):
     with pytest.raises(EagleExtError) as refused:
-        resolve(replace(REQUEST, **change))
+        resolve(REQUEST | change)
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"drafts": [*REQUEST.drafts, "another"]}, "Allowed: one, with --schedule"),
+        ({"drafts": [*REQUEST["drafts"], "another"]}, "Allowed: one, with --schedule"),
         ({"target": str(TINY / "hybrid_target")}, "K=4"),
         ({"concurrency": [16], "engine": {"max_num_seqs": 8}}, "max_num_seqs (8)"),
         ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
@@ -97,7 +102,7 @@ def test_what_is_refused(change, said):
 )
 def test_what_is_refused_of_a_schedule(change, said):
     with pytest.raises(EagleExtError) as refused:
-        resolve(replace(SCHEDULE, **change))
+        resolve(SCHEDULE | change)
     assert said in str(refused.value)
 
 
@@ -107,21 +112,21 @@ def test_a_schedule_of_a_draft_whose_tokens_are_always_k(tmp_path):
     target = write_target(tmp_path / "target")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (target / file).write_bytes((TINY / "target" / file).read_bytes())
-    asked = replace(SCHEDULE, drafts=[str(draft)], target=str(target), contexts=(64,), concurrency=(1,))
+    asked = SCHEDULE | dict(drafts=[str(draft)], target=str(target), contexts=(64,), concurrency=(1,))
     assert resolve(asked)[0].ks == [0, 4]
     with pytest.raises(EagleExtError, match=r"-k is \[2, 4\]\. Allowed: one number"):
-        resolve(replace(asked, ks=[2, 4]))
+        resolve(asked | dict(ks=[2, 4]))
 
 
 def test_adaptive_verification_is_for_gpus(monkeypatch):
     gpu = ("cuda", "a GPU is assumed")
     monkeypatch.setattr("vllm_eagle_ext.start.check.find_platform", lambda _: gpu)
-    assert resolve(replace(SCHEDULE, adaptive=True))[0].adaptive
+    assert resolve(SCHEDULE | dict(adaptive=True))[0].adaptive
 
 
 def test_every_variant_runs_as_the_check_decided():
     """On a CPU a hybrid target runs without prefix caching, also without a draft."""
-    resolved, _ = resolve(replace(REQUEST, **HYBRID, ks=[3]))
+    resolved, _ = resolve(REQUEST | dict(**HYBRID, ks=[3]))
     drafted = [Variant(kind=kind, draft=HYBRID["drafts"][0], k=3) for kind in ("stock", "ours")]
     for variant in (PLAIN, *drafted):
         assert engine_arguments(resolved, variant)["enable_prefix_caching"] is False
@@ -129,10 +134,11 @@ def test_every_variant_runs_as_the_check_decided():
 
 
 def test_dummy_weights_take_random_tokens():
-    resolved, prompts = resolve(replace(REQUEST, dummy=True, prompt_tokens=12))
+    resolved, prompts = resolve(REQUEST | dict(dummy=True, prompt_tokens=12))
     assert {len(ids) for ids in prompts[0]} == {12}
     assert len(prompts[0]) == 8
     assert resolved.ignore_eos
+    assert resolve(REQUEST | {"dummy": True, "prompt_tokens": 12})[1] == prompts
     assert (
         max(map(max, prompts[0])) < json.loads((TINY / "target/config.json").read_text())["vocab_size"]
     )
@@ -161,7 +167,7 @@ def test_options_that_cannot_be_read(arguments, said):
 
 def test_a_folder_that_holds_a_report_is_kept(tmp_path):
     (tmp_path / "report.json").write_text("{}")
-    given = ["bench", REQUEST.drafts[0], "--target", REQUEST.target, "--out", str(tmp_path)]
+    given = ["bench", REQUEST["drafts"][0], "--target", REQUEST["target"], "--out", str(tmp_path)]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 2
     assert "a folder without a report.json" in result.stderr

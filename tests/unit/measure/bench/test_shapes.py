@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu_shapes import command, dense_pair
 from benchmarks.shapes.dense import LLAMA_8B
 from benchmarks.shapes.hybrid import QWEN_27B
 from vllm_eagle_ext.draft import TargetFacts, inspect_draft
@@ -67,13 +66,3 @@ def test_a_tensor_too_few_would_be_noticed(weightless):
     tensors = shape.tensors()
     del tensors["fc.weight"]
     assert inspect(shape.target(), shape.draft(), tensors, "eagle3").errors
-
-
-def test_the_command_names_every_draft(tmp_path):
-    setting = {"concurrency": "1,4", "prompt_tokens": 16, "max_tokens": 8, "repeats": 1}
-    setting["engine"] = {"seed": 1}
-    line = command(dense_pair(LLAMA_8B["tiny"], tmp_path), **setting)
-    assert line.index("--dummy") - line.index("bench") == 4
-    assert line[line.index("--num-prompts") + 1] == "8"
-    assert '"max_model_len": 36, "seed": 1' in line[line.index("--engine") + 1]
-    assert line[line.index("--synthetic-acceptance") + 1] == "0.75,0.55,0.40,0.30,0.22"

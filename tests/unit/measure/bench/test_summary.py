@@ -19,8 +19,6 @@ class TestRow:
         assert found.acceptance_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)
         assert found.acceptance == pytest.approx([0.8, 0.64, 0.512])
         assert found.step_ms == pytest.approx(1000 * made.step_s(OURS, 4))  # the median of three
-        assert found.tpot_ms.p50 < found.tpot_ms.p99
-        assert found.ttft_ms.mean == pytest.approx(20)
         spread = found.tokens_per_s
         assert [spread.low, spread.median, spread.high] == sorted(run.tokens_per_s for run in found.runs)
 
@@ -42,15 +40,18 @@ class TestRow:
         assert found.against_stock.coverage == 0.75
         assert row(made.report(), STOCK).against_stock is None
 
-    def test_latencies_of_requests_of_one_token(self):
-        found = row(MadeUp().report(changing(OURS, tpot_s=[], step_s=None)))
-        assert (found.tpot_ms, found.step_ms, found.step_ratio) == (None,) * 3
-        assert found.tokens_per_s == row(MadeUp().report()).tokens_per_s
-
     def test_no_step_was_drafted(self):
         found = row(MadeUp().report(changing(OURS, drafts=0, accepted=[])))
         assert (found.acceptance_length, found.acceptance) == (None, [])
         assert found.step_ms == row(MadeUp().report()).step_ms
+
+
+def test_requests_by_length_and_category():
+    """Each of three measurements has three requests, of 1, 3.5 and 4 tokens a step."""
+    counted = ([8, 0, 0, 0], [0, 0, 4, 4], [0, 0, 0, 8])
+    found = row(MadeUp(histograms=counted, categories=("code", "prose", None)).report())
+    assert found.requests_by_length == {"1-2": 3, "2-3": 0, "3-4": 6}
+    assert found.length_by_category == {"code": 1.0, "prose": 3.5, "(none)": 4.0}
 
 
 class TestTexts:
@@ -117,7 +118,7 @@ def test_rounds_are_pairs_of_their_own():
     [
         pytest.param(["org/a", "org/b"], ["a", "b"], id="last part"),
         pytest.param(["x/a", "y/a"], ["x/a", "y/a"], id="told apart"),
-        pytest.param(["/models/a", "a"], ["models/a", "a"], id="one ends in the other"),
+        pytest.param(["/models/a", "a"], ["/models/a", "a"], id="one ends in the other"),
         pytest.param(["one/deep/a", "two/deep/a", "b"], ["one/deep/a", "two/deep/a", "b"], id="deeper"),
     ],
 )
@@ -132,5 +133,5 @@ def test_a_report_of_an_earlier_version_can_be_read():
     kept["settings"]["command"] = "tune"
     stored = json.loads(json.dumps(kept))
     stored["engines"][0] |= {"splits": [{"concurrency": 1, "draft_s": 0.1}], "probe_error": None}
-    stored["rows"][2] |= {"split": {"concurrency": 1}, "draft_share": 0.2}
+    stored["rows"][2] |= {"split": {"concurrency": 1}, "draft_share": 0.2, "tpot_ms": {"mean": 1.5}}
     assert json.dumps(Report.model_validate(stored).model_dump()) == json.dumps(kept)

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tests.unit.measure.bench.made_up import FAST, OURS, SLOW, MadeUp
+from tests.unit.measure.bench.made_up import FAST, SLOW, MadeUp
 from vllm_eagle_ext.measure.bench.printed import TABLE_WIDTH, print_report
 
 LONG = "some-organisation/EAGLE3-LLaMA3.1-Instruct-8B"
@@ -30,8 +30,8 @@ def section(lines: list[str], title: str) -> list[list[str]]:
 
 def test_speeds():
     header, none, stock, ours = section(printed(MadeUp().report()), "concurrency 1")
-    assert " ".join(header) == "variant draft K tokens/s spread x none x stock length step TPOT TTFT"
-    assert " ".join(none) == "none 90.9 8% 1.00 11.00 11.07 20.00"
+    assert " ".join(header) == "variant draft K tokens/s spread x none x stock length step"
+    assert " ".join(none) == "none 90.9 8% 1.00 11.00"
     assert stock[:3] == ["stock", "fast-draft", "3"]
     assert " ".join(ours[4:10]) == "8% 2.54 (2.54-2.54) 1.02 (1.02-1.02) 2.95"
 
@@ -44,24 +44,10 @@ def test_columns_of_what_was_not_measured_are_left_out():
 
 
 def test_acceptance_of_several_k():
-    header, _, three, _, five, *_ = section(
-        printed(MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()), "acceptance length, and per position"
-    )
+    report = MadeUp(ks=(3, 5), drafts=(FAST, SLOW)).report()
+    header, _, _, _, five, *_ = section(printed(report), "acceptance length, and per position")
     assert header[-5:] == ["1", "2", "3", "4", "5"]
-    assert three == ["ours", "fast-draft", "3", "2.95", "0.80", "0.64", "0.51"]
     assert five == ["ours", "fast-draft", "5", "3.69", "0.80", "0.64", "0.51", "0.41", "0.33"]
-
-
-def test_categories():
-    """Each of three measurements has three requests, of 1, 3.5 and 4 tokens a step."""
-    counted = ([8, 0, 0, 0], [0, 0, 4, 4], [0, 0, 0, 8])
-    report = MadeUp(histograms=counted, categories=("code", "prose", None)).report()
-    header, _, ours = section(printed(report), "acceptance length by category")
-    assert header[-3:] == ["code", "prose", "(none)"]
-    assert ours == ["ours", "fast-draft", "3", "1", "1.00", "3.50", "4.00"]
-    (row,) = (row for row in report.rows if row.variant == OURS)
-    assert row.requests_by_length == {"1-2": 3, "2-3": 0, "3-4": 6}
-    assert row.length_by_category == {"code": 1.0, "prose": 3.5, "(none)": 4.0}
 
 
 @pytest.mark.parametrize("width", [40, 200])

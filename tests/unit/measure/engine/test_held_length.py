@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.stepping import Stepper, engine_config, make_scheduler, request
-from vllm_eagle_ext.measure.engine.probe import ASKED, SCHEDULER, asked_length, schedule_of
+from vllm_eagle_ext.measure.engine.probe import ASKED, SCHEDULER, schedule_of
 
 MENU = (0, 1, 2, 4)
 
@@ -23,7 +23,7 @@ def scheduler(request, configured):
 
 def asking(name, length):
     made = request(name, 8, 400)
-    made.sampling_params.extra_args = None if length is None else {ASKED: length}
+    made.sampling_params.extra_args = {"another": 3} if length is None else {ASKED: length}
     return made
 
 
@@ -64,11 +64,3 @@ def test_requests_that_ask_for_nothing_leave_it_to_vllm(scheduler):
     run = Stepper(scheduler, lambda n, k: 0.01, lambda drafts: 0)
     run.run(6)
     assert set(lengths(run.steps)) == {1}
-
-
-def test_other_arguments_ask_for_nothing():
-    class Sampling:
-        extra_args = {"another": 3}  # noqa: RUF012
-
-    assert asked_length(Sampling()) is None
-    assert asked_length(None) is None

@@ -1,4 +1,4 @@
-"""Rotary embedding against transformers' and vLLM's, in both spellings of config.json."""
+"""Rotary embedding against vLLM's, in both spellings of config.json."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary, rope_unsupported_reason
@@ -42,17 +40,6 @@ def mine(config: dict[str, Any]) -> torch.Tensor:
     return read_rotary(config)(queries(), torch.arange(ROWS)[:, None, None])
 
 
-def of_transformers(block: dict[str, Any]) -> torch.Tensor:
-    config = LlamaConfig(
-        head_dim=D, num_attention_heads=2, hidden_size=2 * D, max_position_embeddings=ROWS,
-        rope_parameters={**block, "rope_theta": THETA},
-    )  # fmt: skip
-    x = queries()
-    cos, sin = LlamaRotaryEmbedding(config)(x, torch.arange(ROWS)[None])
-    turned, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos, sin)
-    return turned[0].transpose(0, 1)
-
-
 def of_vllm(block: dict[str, Any], *, is_neox_style: bool = True) -> torch.Tensor:
     from vllm.config import VllmConfig, set_current_vllm_config
 
@@ -63,25 +50,17 @@ def of_vllm(block: dict[str, Any], *, is_neox_style: bool = True) -> torch.Tenso
     return turned.view(ROWS, 2, D)
 
 
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_as_transformers_and_vllm(name, key):
-    block = BLOCKS[name]
-    found = mine({"rope_theta": THETA, key: block})
-    torch.testing.assert_close(found, of_transformers(block), atol=2e-5, rtol=0)
-    torch.testing.assert_close(found, of_vllm(block), atol=2e-5, rtol=0)
+def test_as_vllm_and_unlike_a_plain_rope(name):
+    turned = mine({"rope_theta": THETA, "rope_parameters": BLOCKS[name]})
+    torch.testing.assert_close(turned, of_vllm(BLOCKS[name]), atol=2e-5, rtol=0)
+    plain = (turned - of_vllm(BLOCKS["default"])).abs().max() < 0.1
+    assert plain == (name in ("default", "yarn_of_factor_1"))
 
 
-def test_rope_scaling_wins_as_in_transformers():
+def test_rope_scaling_wins():
     config = {"rope_theta": THETA, "rope_scaling": BLOCKS["linear"], "rope_parameters": YARN}
-    torch.testing.assert_close(mine(config), of_transformers(BLOCKS["linear"]), atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", sorted(BLOCKS.keys() - {"default", "yarn_of_factor_1"}))
-def test_kinds_differ(name):
-    """Else the comparison above would hold whatever was read."""
-    plain = of_transformers(BLOCKS["default"])
-    assert (of_transformers(BLOCKS[name]) - plain).abs().max() > 0.1
+    torch.testing.assert_close(mine(config), of_vllm(BLOCKS["linear"]), atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("place", ["root", "block"])
@@ -138,7 +117,7 @@ def test_yarn_with_sections_is_another_in_vllm():
     """Its kernel makes the ramp from a longer table; without a kept section it is YaRN as published."""
     sections = {"mrope_section": [16, 8, 8]}
     theirs = of_vllm(YARN | sections | {"mrope_interleaved": True})
-    assert (theirs - of_transformers(YARN)).abs().max() > 0.01
+    assert (theirs - of_vllm(YARN)).abs().max() > 0.01
     config = {"rope_theta": THETA, "rope_parameters": YARN | sections}
     assert "mrope_section" in str(rope_unsupported_reason(config))
     assert rope_unsupported_reason(config, sections=False) is None
@@ -147,4 +126,4 @@ def test_yarn_with_sections_is_another_in_vllm():
 def test_sections_are_nothing_to_a_linear_rope():
     block = BLOCKS["linear"]
     theirs = of_vllm(block | {"mrope_section": [16, 8, 8]})
-    torch.testing.assert_close(theirs, of_transformers(block), atol=2e-5, rtol=0)
+    torch.testing.assert_close(theirs, of_vllm(block), atol=2e-5, rtol=0)

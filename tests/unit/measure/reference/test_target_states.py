@@ -7,7 +7,7 @@ import torch
 
 from tests.support.checkpoints import HIDDEN, LAYERS
 from tests.support.targets.models import write_target
-from vllm_eagle_ext.measure.reference.walk import load_target, residual_stream
+from vllm_eagle_ext.measure.reference.published import load_target, residual_stream
 
 
 @pytest.mark.parametrize("family", ["qwen3.5", "minicpm-v-4.6", "minicpm-v-4.7"])

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.measure.verify import run
+from vllm_eagle_ext.measure.verify.request import Verdict, VerifyReport, not_applicable
 from vllm_eagle_ext.measure.verify.table import Logs
-from vllm_eagle_ext.measure.verify.verdicts import Verdict, VerifyReport, not_applicable
 
 
 def asked(*arguments: str, monkeypatch):

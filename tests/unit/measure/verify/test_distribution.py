@@ -15,15 +15,13 @@ from vllm_eagle_ext.measure.verify.distribution import (
     LEAST_P,
     OTHER,
     Fit,
-    entropy,
     fit,
-    joint,
     judge_distribution,
     leaf_of,
     open_contexts,
     tree,
 )
-from vllm_eagle_ext.measure.verify.verdicts import Verdict
+from vllm_eagle_ext.measure.verify.request import Verdict
 
 CONTEXT = [3, 1]
 
@@ -58,12 +56,6 @@ def test_a_leaf_has_the_product_of_its_steps(leaves):
     assert leaves[leaf] == pytest.approx(math.exp(sum(steps)))
 
 
-def test_prefixes_asked_for():
-    asked = []
-    tree(CONTEXT, lambda contexts: asked.extend(contexts) or ask(contexts))
-    assert len(asked) == 21
-
-
 def test_every_text_has_its_leaf(leaves):
     """Also texts of tokens that are no branch, at each depth."""
     branch = next(iter(leaves))[0]
@@ -92,19 +84,8 @@ def test_a_token_too_often_fails(leaves):
     assert fit(texts, leaves).p <= LEAST_P
 
 
-def test_each_cell_expects_enough(leaves):
-    found = fit(drawn(1.0), leaves)
-    assert 5 < found.cells < len(leaves)
-    assert found.freedom == found.cells - 1
-
-
 def test_p_is_that_of_tables():
     assert Fit(18.31, 11, 10).p == pytest.approx(0.05, abs=1e-4)
-
-
-def test_joint_adds_up():
-    found = joint([Fit(3.0, 4, 3), Fit(5.0, 6, 5)])
-    assert (found.chi_square, found.cells, found.freedom) == (8.0, 10, 8)
 
 
 class TestVerdict:
@@ -134,12 +115,6 @@ class TestVerdict:
 
     def test_a_certain_target_tells_nothing(self):
         assert self.judge(self.certain, self.certain).verdict is Verdict.NOT_APPLICABLE
-
-
-def test_entropy():
-    assert entropy({1: math.log(0.5), 2: math.log(0.5)}) == pytest.approx(math.log(2))
-    assert entropy({1: 0.0}) == 0
-    assert entropy({1: math.log(0.5)}) == pytest.approx(math.log(2))  # the rest counts
 
 
 def test_contexts_are_the_most_open_ones():

@@ -13,10 +13,9 @@ from tests.unit.measure.verify.toy import VOCAB, ToyEngine, stage
 from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.prompts import PromptSet
-from vllm_eagle_ext.measure.verify import run
-from vllm_eagle_ext.measure.verify.request import VerifyRequest
+from vllm_eagle_ext.measure.verify import run, texts
+from vllm_eagle_ext.measure.verify.request import Verdict, VerifyRequest
 from vllm_eagle_ext.measure.verify.table import print_verification
-from vllm_eagle_ext.measure.verify.verdicts import Verdict
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 
 pytestmark = pytest.mark.promise("`verify` fails a draft that is served wrongly")
@@ -191,9 +190,7 @@ def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
 
 def test_a_tie_bound_by_dtype():
 
-    from vllm_eagle_ext.measure.verify.request import tie_bound
-
     asked = request()
-    assert tie_bound(asked) == 0.25
-    assert tie_bound(replace(asked, engine={"dtype": "float32"})) == 1e-3
-    assert tie_bound(replace(asked, tie_gap=0.5)) == 0.5
+    assert texts.tie_bound(asked) == 0.25
+    assert texts.tie_bound(replace(asked, engine={"dtype": "float32"})) == 1e-3
+    assert texts.tie_bound(replace(asked, tie_gap=0.5)) == 0.5

@@ -10,7 +10,7 @@ import torch
 
 from tests.support.broken_kernels import SEEN, broken
 from tests.unit.replay.cases import DEVICE
-from vllm_eagle_ext.measure.selftest import checks
+from vllm_eagle_ext.measure.selftest import run as selftest
 from vllm_eagle_ext.replay.ops import reference, triton_chunked
 from vllm_eagle_ext.replay.ops import triton as ops
 from vllm_eagle_ext.replay.self_check import compared as check
@@ -93,17 +93,17 @@ def test_the_bound_follows_vllms_own_error(monkeypatch):
 def test_a_step_in_the_place_of_another():
     """What a graph that is replayed reads: other rows and other blocks in the same memory."""
     step, other = (make_step(SMALL, HERE, 4, seed) for seed in (0, 50))
-    out, run_step = checks._plain_run(SEQUENTIAL, SMALL, step)
+    out, run_step = selftest._plain_run(SEQUENTIAL, SMALL, step)
     assert not torch.equal(step.batch.state_blocks, other.batch.state_blocks)
     run_step()
-    checks._narrow(step)
+    selftest._narrow(step)
     assert step.batch.starts.diff().tolist() == [1] * 5
-    checks._refill(step, copy_of(other, SMALL))
+    selftest._refill(step, copy_of(other, SMALL))
     run_step()
-    parts = checks._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)
+    parts = selftest._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)
     assert all(part.ok for part in parts)
-    checks._refill(step, copy_of(other, SMALL))
-    parts = checks._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)
+    selftest._refill(step, copy_of(other, SMALL))
+    parts = selftest._beside_plain_run("", SEQUENTIAL, SMALL, copy_of(other, SMALL), step, out)
     assert not all(part.ok for part in parts)  # the commit is missing
 
 
