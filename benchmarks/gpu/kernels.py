@@ -53,7 +53,7 @@ def time_kernels(llm: Any) -> dict[str, Any]:
     rows, failed = [], []
     for state, k, batch in product(selftest.STATES, KS, REQUESTS):
         try:
-            rows += selftest._times_of(heads, batch, k, state, kernels, bandwidth)
+            rows += selftest._times_of(heads, batch, k, state, kernels)
         except Exception as error:  # noqa: BLE001 - the other sizes are worth having
             failed.append(f"K {k}, {batch} requests, {state}: {error_line(error)}")
         torch.cuda.empty_cache()

@@ -36,7 +36,10 @@ _TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
         "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
         "disable_hybrid_kv_cache_manager", "enable_prompt_embeds",
     )),
-    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes")),
+    int: ("a whole number", (
+        "max_model_len", "max_num_seqs", "kv_cache_memory_bytes", "tensor_parallel_size",
+        "pipeline_parallel_size",
+    )),
     str: ("text", ("revision", "tokenizer_revision", "download_dir")),
 }  # fmt: skip
 

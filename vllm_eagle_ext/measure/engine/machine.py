@@ -128,7 +128,7 @@ def with_memory(
     # Each worker's part of the fullest node, less what the other processes of the engines take.
     node = min(memory_nodes, key=lambda node: node.available_memory / node.total_memory)
     total, free = node.total_memory, node.available_memory
-    ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
+    ranks = (engine.get("tensor_parallel_size") or 1) * (engine.get("pipeline_parallel_size") or 1)
     workers = engines * math.ceil(ranks / len(memory_nodes))
     most = _MOST * max(0, free - (engines - 1) * _OTHERS) / workers
     # What a worker needs: a file of float32 is served in 16 bit. Files elsewhere may be of any size.
