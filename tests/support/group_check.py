@@ -7,7 +7,6 @@ which reads the buffers that the gather fills.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,9 +21,8 @@ from vllm_eagle_ext.replay.self_check.compared import (
     KernelCheck,
     Kernels,
     Part,
+    collect,
     compare_bits,
-    error_line,
-    is_device_lost,
 )
 from vllm_eagle_ext.replay.self_check.step import MadeStep, Shapes, copy_of, empty_plan, make_step
 
@@ -40,21 +38,16 @@ def check_groups(
     kernels: Kernels, shapes: Shapes, device: torch.device, groups: int = GROUPS,
     ops: ReplayOps | None = None,
 ) -> KernelCheck:  # fmt: skip
-    """Take steps of a layer in each of many cache groups, by `CacheGroups` and `GroupCommit`. What they
-    raise is a result, too."""
-    result = KernelCheck(kernels=f"{groups} cache groups: {kernels.name}", shapes=str(shapes))
-    ops = ops or replay_ops()
-    try:
-        uniform = _Batches(kernels, shapes, device, groups, ops)
-        parts = list(_compare_steps("", uniform, kernels))
+    """Take steps of a layer in each of many cache groups, by `CacheGroups` and `GroupCommit`."""
+    made = kernels, shapes, device, groups, ops or replay_ops()
+
+    def parts() -> Iterator[Part]:
+        yield from _compare_steps("", _Batches(*made), kernels)
         # A CPU, whose operator needs scratch blocks in the tables, has no block boundaries.
-        mixed = _Batches(
-            kernels, shapes, device, groups, ops, mixed=True, aligned=not ops.scratch_blocks
-        )
-        parts += _compare_steps(", of a mixed batch", mixed, kernels)
-        return replace(result, parts=tuple(parts))
-    except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(result, error=error_line(raised), device_lost=is_device_lost(raised, device))
+        mixed = _Batches(*made, mixed=True, aligned=not made[-1].scratch_blocks)
+        yield from _compare_steps(", of a mixed batch", mixed, kernels)
+
+    return collect(f"{groups} cache groups: {kernels.name}", shapes, device, parts())
 
 
 class _Batches:

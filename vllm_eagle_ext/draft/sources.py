@@ -52,28 +52,24 @@ class FolderSource:
 
     def files(self) -> dict[str, int]:
         """Return the regular files, and links that lead to one or nowhere; no pipe, device or folder."""
-        found = {}
+        sizes = {}
         with _readable(self.model, "the folder"):
             for entry in self.folder.iterdir():
                 if entry.is_file():
-                    found[entry.name] = entry.stat().st_size
+                    sizes[entry.name] = entry.stat().st_size
                 elif entry.is_symlink() and not entry.exists():
-                    found[entry.name] = 0
-        return found
+                    sizes[entry.name] = 0
+        return sizes
 
     def read(self, name: str, start: int, length: int) -> bytes:
         path = self.folder / name
-        if path.is_symlink():
-            self._check_link(path)
+        if path.is_symlink() and not path.exists():
+            raise self._refuse_link(path, "a file that is there")
+        if path.is_symlink() and not path.resolve().is_relative_to(self._home()):
+            raise self._refuse_link(path, "a file inside the checkpoint's folder")
         with _readable(self.model, name), path.open("rb") as file:
             file.seek(start)
             return file.read(length)
-
-    def _check_link(self, path: Path) -> None:
-        if not path.exists():
-            raise self._refuse_link(path, "a file that is there")
-        if not path.resolve().is_relative_to(self._home()):
-            raise self._refuse_link(path, "a file inside the checkpoint's folder")
 
     def _home(self) -> Path:
         """Return the folder links may lead into: the hub's cache links from `snapshots` to `blobs`."""
@@ -85,11 +81,9 @@ class FolderSource:
 
     def _refuse_link(self, path: Path, allowed: str) -> UnsupportedDraftError:
         return UnsupportedDraftError(
-            field=f"the link {field_name(self.model, path.name)}",
-            value=os.readlink(path),
-            allowed=allowed,
-            remedy="copy the file to where the link is, if you trust it",
-        )
+            field=f"the link {field_name(self.model, path.name)}", value=os.readlink(path),
+            allowed=allowed, remedy="copy the file to where the link is, if you trust it",
+        )  # fmt: skip
 
 
 class HubSource:
@@ -194,9 +188,9 @@ def split_subfolder(model: str) -> tuple[str, str] | None:
 
 def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
     """Return words that fetch OWNER/NAME/FOLDER, and the folder in which it lies afterwards."""
-    found = split_subfolder(model)
-    assert found is not None
-    repository, subfolder = found
+    inside = split_subfolder(model)
+    assert inside is not None
+    repository, subfolder = inside
     local = repository.rpartition("/")[2]
     words = ["hf", "download", repository, "--include", f"{subfolder}/*", "--local-dir", local]
     return words + (["--revision", revision] if revision else []), f"{local}/{subfolder}"
@@ -231,13 +225,9 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
 
 
 def _open_hub(
-    model: str,
-    repository: str,
-    revision: str | None,
-    token: bool | str | None,
-    download_dir: str | None,
-    field: str,
-) -> Source:
+    model: str, repository: str, revision: str | None, token: bool | str | None,
+    download_dir: str | None, field: str,
+) -> Source:  # fmt: skip
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -271,13 +261,13 @@ def read_exactly(source: Source, name: str, start: int, length: int) -> bytes:
     Raises:
         UnsupportedDraftError: it has become shorter.
     """
-    found = source.read(name, start, length)
-    if len(found) != length:
+    raw = source.read(name, start, length)
+    if len(raw) != length:
         raise UnsupportedDraftError(
             field=field_name(source.model, name), value="shorter than before",
             allowed="a file that is not written to", remedy="wait until it is complete",
         )  # fmt: skip
-    return found
+    return raw
 
 
 def field_name(model: str, name: str) -> str:
@@ -289,22 +279,18 @@ def _close_to(model: str) -> str | None:
     """Return the folder whose name is most like that of a missing one, in the same place."""
     parent, name = os.path.split(os.path.expanduser(model).rstrip("/"))
     try:
-        found = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
+        folders = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
     except (OSError, ValueError):
         return None
-    close = difflib.get_close_matches(name, found, n=1)
+    close = difflib.get_close_matches(name, folders, n=1)
     return os.path.join(parent, close[0]) if close else None
 
 
 def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
     close = _close_to(model)
+    remedy = f"did you mean {close}?" if close else "check the path or name, or download it first"
     return UnsupportedDraftError(
-        field=field,
-        value=model,
-        allowed=PLACES,
-        remedy=f"did you mean {close}? ({problem})"
-        if close
-        else f"check the path or name, or download it first ({problem})",
+        field=field, value=model, allowed=PLACES, remedy=f"{remedy} ({problem})"
     )
 
 
@@ -315,11 +301,9 @@ def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Itera
         yield
     except errors as error:
         raise UnsupportedDraftError(
-            field=field_name(model, name),
-            value="unreadable",
-            allowed="a file that can be read",
+            field=field_name(model, name), value="unreadable", allowed="a file that can be read",
             remedy=f"check permissions, access and connection ({_brief(error)})",
-        ) from None
+        ) from None  # fmt: skip
 
 
 def _brief(error: BaseException) -> str:

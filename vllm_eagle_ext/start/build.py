@@ -41,11 +41,12 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.start import failed_start, metrics
-from vllm_eagle_ext.start.apply import apply_spec, require_quantisation
-from vllm_eagle_ext.start.apply_engine import (
+from vllm_eagle_ext.start.apply import (
     apply_hybrid_state,
+    apply_spec,
     keep_last_block,
     keep_prompts,
+    require_quantisation,
     share_the_targets_group,
     take_back,
 )
@@ -103,8 +104,9 @@ def build_speculative_config(
         and isinstance(config.model, str)
     ):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
-    case = inspection.case if inspection and config and config.method in methods() else None
+    case = None
     if config is not None and inspection is not None and config.method in methods():
+        case = inspection.case
         _apply_draft(engine_args, target_model_config, config, inspection)
     if config is not None and (case or target_model_config.architecture in REPLAYING_TARGETS):
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
@@ -260,7 +262,10 @@ def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspe
     # Whether it is a draft of this package's, by the method that was asked for or by its config.
     speculative = asked_speculative(engine_args)
     model = speculative.get("model")
-    place = _place(engine_args, speculative)
+    place = {
+        "revision": speculative.get("revision"), "token": engine_args.hf_token,
+        "download_dir": engine_args.download_dir,
+    }  # fmt: skip
     if not isinstance(model, str) or not model:  # vLLM has its words for it, or another draft
         return None
     if request.method not in methods() and not _may_be_mistaken(model, request.method, place):
@@ -313,12 +318,3 @@ def _may_be_mistaken(model: str, method: str | None, place: dict[str, Any]) -> b
         return False  # whatever it is, vLLM reports it
     is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
     return drafter_of(config, None) is not None and not is_plain
-
-
-def _place(engine_args: Any, speculative: dict[str, Any]) -> dict[str, Any]:
-    """Say where the draft's files are looked for, as keywords of the functions that read them."""
-    return {
-        "revision": speculative.get("revision"),
-        "token": engine_args.hf_token,
-        "download_dir": engine_args.download_dir,
-    }

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
-from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad, TimedSteps
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.start.failed_start import cause_of
 
@@ -30,16 +30,14 @@ _RESERVED = (
     "per_request_spec_decode_metrics",
 )  # fmt: skip
 
+_RANKS = ("tensor_parallel_size", "pipeline_parallel_size")  # by which memory is divided
 # Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
 _TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
     bool: ("true or false", (
         "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
         "disable_hybrid_kv_cache_manager", "enable_prompt_embeds",
     )),
-    int: ("a whole number", (
-        "max_model_len", "max_num_seqs", "kv_cache_memory_bytes", "tensor_parallel_size",
-        "pipeline_parallel_size",
-    )),
+    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes", *_RANKS)),
     str: ("text", ("revision", "tokenizer_revision", "download_dir")),
 }  # fmt: skip
 
@@ -86,7 +84,8 @@ class EngineProcess:
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
-        return Measured.from_json(self.ask({"do": "load", **asdict(load)}, progress))
+        said = self.ask({"do": "load", **asdict(load)}, progress)
+        return Measured(said["seconds"], [Answer(**answer) for answer in said["answers"]])
 
     def steps(self, load: StepLoad) -> TimedSteps:
         """Time decode steps of requests that decode together."""
@@ -185,8 +184,9 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for kind, (allowed, names) in _TYPES.items():
         for name in names:
-            if type(value := engine.get(name)) not in (kind, type(None)):
+            value, is_count = engine.get(name), name in _RANKS
+            if type(value) not in (kind, type(None)) or (is_count and value is not None and value < 1):
                 raise SpeculativeConfigError(
-                    field=f"--engine: {name}", value=value, allowed=allowed,
+                    field=f"--engine: {name}", value=value, allowed=allowed + " from 1" * is_count,
                     remedy="write it so, or leave it out for vLLM's default",
                 )  # fmt: skip

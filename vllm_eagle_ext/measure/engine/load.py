@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Answer:
 def accepted_of(histograms: Sequence[Sequence[int]]) -> list[int]:
     """Count accepted tokens per position, from steps by how many they accepted."""
     longest = max(map(len, histograms), default=0)
-    return [sum(sum(one[place:]) for one in histograms) for place in range(1, longest)]
+    return [sum(sum(each[place:]) for each in histograms) for place in range(1, longest)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,6 @@ class Measured:
     def texts(self) -> list[list[int]]:
         """Return the tokens of each answer."""
         return [answer.tokens for answer in self.answers]
-
-    @classmethod
-    def from_json(cls, keys: dict[str, Any]) -> Measured:
-        return cls(keys["seconds"], [Answer(**answer) for answer in keys["answers"]])
 
 
 _MOST_BINS = 8

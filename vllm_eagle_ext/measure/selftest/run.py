@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -260,15 +260,11 @@ def _times_of(
 def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
     """Capture verify and commit on one row per request, replay them on one step and, in the same memory,
     on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
-
-    plain = KernelCheck(kernels=f"CUDA graph: {kernels.name}", shapes=str(shapes))
-    try:
-        return replace(plain, parts=tuple(_graph_parts(kernels, shapes, device)))
-    except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
+    parts = _graph_parts(kernels, shapes, device)
+    return compared.collect(f"CUDA graph: {kernels.name}", shapes, device, parts)
 
 
-def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> list[Part]:
+def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> Iterator[Part]:
     step, other = (make_step(shapes, device, STEP_REQUESTS, seed) for seed in (0, 50))
     out, run = _plain_run(kernels, shapes, step)
     first, second = (copy_of(each, shapes) for each in (step, other))
@@ -277,14 +273,12 @@ def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> list
     _narrow(step)
     with torch.cuda.graph(graph):
         run()
-    parts = []
     for name, fresh in (("in a graph", first), ("with other rows", second)):
         _refill(step, fresh)
         out.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
-        parts += _beside_plain_run(name, kernels, shapes, fresh, step, out)
-    return parts
+        yield from _beside_plain_run(name, kernels, shapes, fresh, step, out)
 
 
 def _plain_run(
