@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
 from vllm_eagle_ext.errors import UnsupportedDraftError
-from vllm_eagle_ext.printable import shell_line
+from vllm_eagle_ext.printable import printable, shell_line
 
 _BRIEF = 400  # characters of another library's error
 PLACES = "a folder with config.json and *.safetensors, or a repository of the hub"
@@ -175,7 +175,7 @@ def find_modelscopes_snapshot(model: str, revision: str | None, download_dir: st
     except Exception as error:  # noqa: BLE001 - the library's error differs by release
         raise LookupError(
             "check the name, or run `modelscope download` with it first: this package reads the files "
-            f"before an engine loads them (ModelScope's library said: {_brief(error)})"
+            f"before an engine loads them (ModelScope's library said: {brief(error)})"
         ) from None
 
 
@@ -239,7 +239,7 @@ def _open_hub(
             hub.files()
             return hub
         except Exception as error:  # noqa: BLE001 - the hub library's transport differs by release
-            problem = f"the hub said: {_brief(error)}"
+            problem = f"the hub said: {brief(error)}"
     # Else what its cache has.
     try:
         cached = snapshot_download(
@@ -248,7 +248,7 @@ def _open_hub(
     except LocalEntryNotFoundError:
         raise _not_found(field, model, f"no such folder, not in the cache, and {problem}") from None
     except (OSError, ValueError) as error:
-        raise _not_found(field, model, f"the hub's cache cannot be read: {_brief(error)}") from None
+        raise _not_found(field, model, f"the hub's cache cannot be read: {brief(error)}") from None
     folder = Path(cached) / model.removeprefix(repository).lstrip("/")
     if not folder.is_dir():
         raise _not_found(field, model, f"the cache has the repository without it, and {problem}")
@@ -302,10 +302,10 @@ def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Itera
     except errors as error:
         raise UnsupportedDraftError(
             field=field_name(model, name), value="unreadable", allowed="a file that can be read",
-            remedy=f"check permissions, access and connection ({_brief(error)})",
+            remedy=f"check permissions, access and connection ({brief(error)})",
         ) from None  # fmt: skip
 
 
-def _brief(error: BaseException) -> str:
-    """Return a hub error in one line: it spreads over lines, and the first may be the least telling."""
-    return " ".join(str(error).split())[:_BRIEF] or type(error).__name__
+def brief(error: BaseException, most: int = _BRIEF) -> str:
+    """Say another library's error on one line: it may spread over some, the first telling the least."""
+    return printable(" ".join(str(error).split())[:most]) or type(error).__name__

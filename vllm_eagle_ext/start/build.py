@@ -96,7 +96,12 @@ def build_speculative_config(
         failed_start.watch()
         if is_looked_at(engine_args, target_model_config):
             inspection = inspect_start(engine_args, target_model_config, request())
-    config = _build(build, inspection, target_model_config)
+    if inspection is None or inspection.case is None:
+        config = build()
+    else:  # without what of a supported draft's config would stop vLLM
+        dtype = str(target_model_config.dtype).removeprefix("torch.")
+        with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
+            config = build()
     if (
         config is not None
         and speculative
@@ -114,15 +119,6 @@ def build_speculative_config(
         apply_hybrid_state(engine_args, half_built, options)
     setattr(engine_args, _JUDGED, (options, case))
     return config
-
-
-def _build(build: Callable[[], Any], inspection: Inspection | None, target: Any) -> Any:
-    """Let vLLM build, without what of a supported draft's config would stop it."""
-    if inspection is None or inspection.case is None:
-        return build()
-    dtype = str(target.dtype).removeprefix("torch.")
-    with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
-        return build()
 
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
@@ -306,10 +302,7 @@ def target_facts(target: Any) -> TargetFacts:
 
 
 def _may_be_mistaken(model: str, method: str | None, place: dict[str, Any]) -> bool:
-    """Find out whether a supported draft is named under a method that would run it as something else.
-
-    Reads only config.json.
-    """
+    """Find out, by config.json, whether a method would run a supported draft as something else."""
     if method not in MISTAKABLE or model in ("ngram", "[ngram]"):
         return False
     try:

@@ -30,14 +30,13 @@ _RESERVED = (
     "per_request_spec_decode_metrics",
 )  # fmt: skip
 
-_RANKS = ("tensor_parallel_size", "pipeline_parallel_size")  # by which memory is divided
 # Keywords of LLM() that this package, too, reads or judges the truth of; which numbers, is for vLLM.
 _TYPES: Mapping[type, tuple[str, tuple[str, ...]]] = {
     bool: ("true or false", (
         "trust_remote_code", "enable_lora", "enable_dbo", "enforce_eager", "enable_prefix_caching",
         "disable_hybrid_kv_cache_manager", "enable_prompt_embeds",
     )),
-    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes", *_RANKS)),
+    int: ("a whole number", ("max_model_len", "max_num_seqs", "kv_cache_memory_bytes")),
     str: ("text", ("revision", "tokenizer_revision", "download_dir")),
 }  # fmt: skip
 
@@ -184,9 +183,8 @@ def refuse_reserved(engine: Mapping[str, Any]) -> None:
         )  # fmt: skip
     for kind, (allowed, names) in _TYPES.items():
         for name in names:
-            value, is_count = engine.get(name), name in _RANKS
-            if type(value) not in (kind, type(None)) or (is_count and value is not None and value < 1):
+            if type(value := engine.get(name)) not in (kind, type(None)):
                 raise SpeculativeConfigError(
-                    field=f"--engine: {name}", value=value, allowed=allowed + " from 1" * is_count,
+                    field=f"--engine: {name}", value=value, allowed=allowed,
                     remedy="write it so, or leave it out for vLLM's default",
                 )  # fmt: skip

@@ -104,7 +104,7 @@ def spread_of(
     of 1 to at least K + 1, which hold their lower bound, and the length by category."""
     width = math.ceil(k / _MOST_BINS) or 1
     bins = {f"{start}-{start + width}": 0.0 for start in range(1, k + 1, width)}
-    for length in map(length_of, ([one] for one in histograms)):
+    for length in map(length_of, ([each] for each in histograms)):
         if length:
             bins[list(bins)[min(int((length - 1) / width), len(bins) - 1)]] += 1
     own: dict[str, list[Sequence[int]]] = {}

@@ -59,9 +59,9 @@ def _busy_s() -> float:
     """Return the seconds that all processors together were busy."""
     import psutil
 
-    found = psutil.cpu_times()
+    times = psutil.cpu_times()
     idle = ("idle", "iowait", "guest", "guest_nice")  # a guest's time is in user time as well
-    return float(sum(found) - sum(getattr(found, name, 0.0) for name in idle))
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in idle))
 
 
 def used_s() -> float:
@@ -78,13 +78,11 @@ def used_s() -> float:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    releases = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            releases[package] = metadata.version(package)
+    return releases
 
 
 def processor() -> str:
@@ -128,7 +126,7 @@ def with_memory(
     # Each worker's part of the fullest node, less what the other processes of the engines take.
     node = min(memory_nodes, key=lambda node: node.available_memory / node.total_memory)
     total, free = node.total_memory, node.available_memory
-    ranks = (engine.get("tensor_parallel_size") or 1) * (engine.get("pipeline_parallel_size") or 1)
+    ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
     workers = engines * math.ceil(ranks / len(memory_nodes))
     most = _MOST * max(0, free - (engines - 1) * _OTHERS) / workers
     # What a worker needs: a file of float32 is served in 16 bit. Files elsewhere may be of any size.

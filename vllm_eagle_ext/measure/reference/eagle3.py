@@ -271,17 +271,17 @@ class Eagle3Reference:
         """Return the chain of k tokens that starts at row `start`, on `true_rows`."""
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
-        margins: list[float] = []
-        firsts: list[float] = []
+        values: list[list[float]] = []  # of the first and second choice
         for step in range(k):
             if step:
                 token, g = self.next_inputs(tokens[-1], g)
                 logits, g = self.row(token, g, start + step, cache)
             best = logits.topk(2)
             tokens.append(int(self.target_ids[best.indices[0]]))
-            margins.append(float(best.values[0] - best.values[1]))
-            firsts.append(float(best.values[0]))
-        return ReferenceDraft(tokens, margins, firsts)
+            values.append(best.values.tolist())
+        return ReferenceDraft(
+            tokens, [first - second for first, second in values], [first for first, _ in values]
+        )
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Return the inputs of the row after one that drafted `token`."""
