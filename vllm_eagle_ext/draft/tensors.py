@@ -5,7 +5,7 @@ decoded without torch.
 
 from __future__ import annotations
 
-import numpy as np
+import struct
 
 # Published spelling -> canonical one. `model.` and `midlayer.` stand for nothing and for layer 0.
 _PREFIXES = (
@@ -33,7 +33,7 @@ def canonical_name(name: str) -> str:
     return _WHOLE.get(name, name)
 
 
-_INTEGERS = {"I8": "i1", "U8": "u1", "BOOL": "u1", "I16": "i2", "U16": "u2", "I32": "i4", "I64": "i8"}
+_INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "U16": "H", "I32": "i", "I64": "q"}
 # dtype -> (integers of its width, the bits that are all set in what is infinite or NaN)
 _NOT_FINITE = {
     "F8_E4M3": ("u1", 0x7F), "F8_E5M2": ("u1", 0x7C), "BF16": ("u2", 0x7F80), "F16": ("u2", 0x7C00),
@@ -43,12 +43,14 @@ _NOT_FINITE = {
 
 def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
     """Return the integers in a tensor's bytes; None for a dtype that holds none."""
-    kind = _INTEGERS.get(dtype)
-    return None if kind is None else tuple(np.frombuffer(raw, f"<{kind}").tolist())
+    code = _INTEGERS.get(dtype)
+    return None if code is None else tuple(value for (value,) in struct.iter_unpack(f"<{code}", raw))
 
 
 def count_non_finite(raw: bytes, dtype: str) -> int:
     """Count the values that are infinite or NaN; 0 for dtypes that have none."""
+    import numpy as np  # not at once: only --weights counts
+
     if dtype not in _NOT_FINITE:
         return 0
     kind, mask = _NOT_FINITE[dtype]
