@@ -32,7 +32,7 @@ from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
 from vllm_eagle_ext.memory.device import lacks_avx512
-from vllm_eagle_ext.start.platforms import find_platform
+from vllm_eagle_ext.start.check import find_platform
 
 RESULTS = Path(__file__).parent / "results/draft_vocabulary.json"
 TINY, BUILD = Path("examples/tiny"), Path("build/draft_vocabulary")

@@ -70,10 +70,10 @@ def install_in_front_end(build: BuildSpeculativeConfig, judge: JudgeEngine) -> N
         REMOVE WHEN vLLM offers a hook on the draft's config that sees the target's and
         `additional_config` (vllm#36219 asks for a registry of proposers), and one on its VllmConfig.
     """
-    when_loaded(_ENGINE_ARGS, functools.partial(_wrap_engine_args, build, judge))
+    when_loaded(_ENGINE_ARGS, _wrap_engine_args, build, judge)
 
 
-def _wrap_engine_args(build: BuildSpeculativeConfig, judge: JudgeEngine, module: ModuleType) -> None:
+def _wrap_engine_args(module: ModuleType, build: BuildSpeculativeConfig, judge: JudgeEngine) -> None:
     def building(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(("target_model_config", "target_parallel_config"), args, strict=False)) | kwargs
         configs = (given.get("target_model_config"), given.get("target_parallel_config"))
@@ -142,12 +142,12 @@ def install_in_worker(commit_on_v1: CommitOnV1 | None = None) -> None:
         commit_on_v1: given by a target that replays.
     """
     if commit_on_v1 is not None:
-        when_loaded(_RUNNER, functools.partial(_commit_on_v1, commit_on_v1))
+        when_loaded(_RUNNER, _commit_on_v1, commit_on_v1)
     install_cpu_workarounds()
     logger.debug("vLLM's names are wrapped in this worker; vllm_eagle_ext.compat says which.")
 
 
-def _commit_on_v1(commit: CommitOnV1, module: ModuleType) -> None:
+def _commit_on_v1(module: ModuleType, commit: CommitOnV1) -> None:
     """Call `commit` after each step of the V1 runner.
 
     Symptom: the V1 runner never tells a state kept by replay how many tokens were sampled.
@@ -299,12 +299,16 @@ def use_architecture(model_config: Any, architecture: str) -> None:
     model_config._architecture = architecture
 
 
-def when_loaded(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Run `action(module)` now if the module is loaded, else right after its first import."""
+def when_loaded(name: str, action: Callable[..., None], *args: Any) -> None:
+    """Run `action(module, *args)` now if the module is loaded, else right after its first import.
+
+    Asked for twice, an action runs once.
+    """
+    waiting = [(f.name, f.action, f.args) for f in sys.meta_path if isinstance(f, _AfterImport)]
     if name in sys.modules:
-        action(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, action))
+        action(sys.modules[name], *args)
+    elif (name, action, args) not in waiting:
+        sys.meta_path.insert(0, _AfterImport(name, action, args))
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -313,9 +317,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     It stays in place until then: a module may be looked up without being imported, or fail at first.
     """
 
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.name = name
         self.action = action
+        self.args = args
         self.searching = False
 
     def find_spec(
@@ -338,6 +343,6 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         try:
-            self.action(module)
+            self.action(module, *self.args)
         except Exception:  # noqa: BLE001 - the import of vLLM's own module must not fail for us
             logger.exception("vllm-eagle-ext could not hook into %s; vLLM runs without it.", self.name)

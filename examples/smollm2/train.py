@@ -255,7 +255,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the draft goes.")] = FOLDER / "draft",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the rows.")] = 3,
     start: Annotated[Path | None, typer.Option(help="A draft of this recipe to begin with.")] = None,
-    stop: Annotated[int, typer.Option(help="End after this many steps of the run.")] = 10**9,
+    stop: Annotated[int, typer.Option(help="Train so many steps of the passes only.")] = 10**9,
     seed: int = 0,
 ) -> None:
     """Train the draft; the same command goes on with a run that was stopped."""
@@ -290,7 +290,7 @@ def main(
     # Steps: one chain step first, then two, then all.
     end = min(stop, len(plan))
     for step in range(run.step, end):
-        progress = step / len(plan)
+        progress = step / end
         steps = 1 if progress < 0.1 else 2 if progress < 0.3 else UNROLL
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = group["peak"] * min(1.0, (step + 1) / 40) * max(0.02, 1 - progress)
@@ -301,13 +301,13 @@ def main(
             run.save(step + 1, time.monotonic() - begun)
             save(draft, kept, out)
             shares = acceptance(draft, target, kept, held_out, k=3)
-            print(f"{run.seconds:.0f} s, step {step + 1} of {len(plan)}, loss {loss.item():.3f}, "
+            print(f"{run.seconds:.0f} s, step {step + 1} of {end}, loss {loss.item():.3f}, "
                   f"held out: {shares}, length {1 + sum(shares):.2f}", flush=True)  # fmt: skip
     # What is left with the draft: its report.
     report = {
         "rows": len(trained), "answer_tokens": len(answers),
         "covered_by_draft_vocabulary": round(covered, 4),
-        "epochs": epochs, "steps": run.step, "of": len(plan),
+        "epochs": round(run.step / len(plan) * epochs, 2), "steps": run.step,
         "seconds": round(run.seconds), "bfloat16": FAST_BF16,
         "held_out_acceptance": shares, "held_out_length": round(1 + sum(shares), 3),
     }  # fmt: skip

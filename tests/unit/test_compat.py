@@ -47,7 +47,7 @@ def test_acts_at_once_on_a_loaded_module(monkeypatch):
     assert seen == [module]
 
 
-def test_acts_after_a_later_import(monkeypatch, tmp_path):
+def test_acts_once_after_a_later_import(monkeypatch, tmp_path):
     (tmp_path / "eagle_ext_late.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
@@ -55,6 +55,7 @@ def test_acts_after_a_later_import(monkeypatch, tmp_path):
     def first(module):
         seen.append(module.VALUE)
 
+    compat.when_loaded("eagle_ext_late", first)
     compat.when_loaded("eagle_ext_late", first)
     compat.when_loaded("eagle_ext_late", lambda module: seen.append("another"))
     importlib.util.find_spec("eagle_ext_late")  # a look is no import
@@ -88,7 +89,7 @@ def test_commit_on_v1_runs_after_vllms_own_and_once():
     module = types.ModuleType("runner")
     module.GPUModelRunner = Runner
     for _ in "ab":
-        compat._commit_on_v1(lambda runner, ids: calls.append(("commit", ids)), module)
+        compat._commit_on_v1(module, lambda runner, ids: calls.append(("commit", ids)))
     Runner()._update_states_after_model_execute("ids", "output")
     assert calls == [("vllm", "ids", "output"), ("commit", "ids")]
 

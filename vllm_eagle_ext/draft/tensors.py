@@ -5,7 +5,7 @@ decoded without torch.
 
 from __future__ import annotations
 
-import numpy as np
+import struct
 
 # Published spelling -> canonical one. `model.` and `midlayer.` stand for nothing and for layer 0.
 _PREFIXES = (
@@ -33,23 +33,29 @@ def canonical_name(name: str) -> str:
     return _WHOLE.get(name, name)
 
 
-_INTEGERS = {"I8": "i1", "U8": "u1", "BOOL": "u1", "I16": "i2", "U16": "u2", "I32": "i4", "I64": "i8"}
-# dtype -> (integers of its width, the bits that are all set in what is infinite or NaN)
+_INTEGERS = {"I8": "b", "U8": "B", "BOOL": "B", "I16": "h", "U16": "H", "I32": "i", "I64": "q"}
+# dtype -> (type code of equally wide integers, the bits that are all set in what is infinite or NaN)
 _NOT_FINITE = {
-    "F8_E4M3": ("u1", 0x7F), "F8_E5M2": ("u1", 0x7C), "BF16": ("u2", 0x7F80), "F16": ("u2", 0x7C00),
-    "F32": ("u4", 0x7F800000), "F64": ("u8", 0x7FF0000000000000),
+    "F8_E4M3": ("B", 0x7F), "F8_E5M2": ("B", 0x7C), "BF16": ("H", 0x7F80), "F16": ("H", 0x7C00),
+    "F32": ("I", 0x7F800000), "F64": ("Q", 0x7FF0000000000000),
 }  # fmt: skip
+_FEW = 2**17  # bytes, which are counted before numpy is imported
 
 
 def integers(raw: bytes, dtype: str) -> tuple[int, ...] | None:
     """Return the integers in a tensor's bytes; None for a dtype that holds none."""
-    kind = _INTEGERS.get(dtype)
-    return None if kind is None else tuple(np.frombuffer(raw, f"<{kind}").tolist())
+    code = _INTEGERS.get(dtype)
+    return None if code is None else tuple(value for (value,) in struct.iter_unpack(f"<{code}", raw))
 
 
 def count_non_finite(raw: bytes, dtype: str) -> int:
     """Count the values that are infinite or NaN; 0 for dtypes that have none."""
     if dtype not in _NOT_FINITE:
         return 0
-    kind, mask = _NOT_FINITE[dtype]
-    return int(np.count_nonzero(np.frombuffer(raw, f"<{kind}") & np.uint64(mask).astype(kind) == mask))
+    code, mask = _NOT_FINITE[dtype]
+    if len(raw) <= _FEW:
+        return sum(bits & mask == mask for (bits,) in struct.iter_unpack(f"<{code}", raw))
+    import numpy as np
+
+    bits = np.frombuffer(raw, np.dtype(code).newbyteorder("<"))
+    return int(np.count_nonzero(bits & bits.dtype.type(mask) == mask))

@@ -84,10 +84,14 @@ _LIMIT = 16 * 2**20  # bytes; larger ones are compared only if they are the same
 def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
     """Say how the draft's tokens differ from the target's; None: they do not, or cannot be compared."""
     raw = [_read_tokenizer(folder) for folder in (draft, target)]
-    if None in raw or raw[0] == raw[1]:
+    if None in raw:
         return None
     tokens = []
     for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
+        if found := disguised(text or b""):
+            return f"one that cannot be read ({model} is {found[0]}: {found[1]})"
+        if raw[0] == raw[1]:
+            return None
         try:
             tokens.append(_tokens(text))
         except _UNREADABLE as error:
@@ -120,8 +124,6 @@ def _read_tokenizer(folder: Path | None) -> bytes | None:
 
 def _tokens(raw: bytes | None) -> dict[str, int]:
     """Return token -> id; unigram models list pairs of token and score."""
-    if found := disguised(raw or b""):
-        raise ValueError(": ".join(found))
     tokenizer: Any = parse_json(raw or b"", containers=_CONTAINERS)
     vocabulary = tokenizer["model"]["vocab"]
     if isinstance(vocabulary, list):

@@ -26,10 +26,11 @@ from vllm_eagle_ext.draft import (
     read_draft_files,
 )
 from vllm_eagle_ext.draft.draft_config import published_architecture
-from vllm_eagle_ext.draft.draft_files import OnValues
+from vllm_eagle_ext.draft.draft_files import OnValues, refuse_disguised
 from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel, refuse_a_draft
 from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
+from vllm_eagle_ext.draft.sources import FolderSource
 from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.draft.target_facts import read_named_target, text_config
 from vllm_eagle_ext.errors import OptionsError, SpeculativeConfigError
@@ -101,8 +102,7 @@ class CheckResult:
 
     @property
     def tensor_parallel_size(self) -> int:
-        ranks = self.request.engine.get("tensor_parallel_size")
-        return ranks if isinstance(ranks, int) else 1  # vLLM has its words for others
+        return int(self.request.engine.get("tensor_parallel_size") or 1)
 
 
 def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
@@ -122,6 +122,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
             return checked
     # What is asked.
     options = parse_options({KEY: request.options})
+    _refuse_no_counts(request.engine)
     request = _with_speculative(request)
     platform, why, needs_aux_states = _platform(request)
     draft_request = DraftRequest(
@@ -139,6 +140,11 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
+    weights = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
+    # Links are the hub's cache, of whole files.
+    refuse_disguised(
+        FolderSource(name, folder), [path.name for path in weights if not path.is_symlink()]
+    )
     files = read_draft_files(
         request.draft, revision=request.revision, field="DRAFT", download_dir=directory,
         subfolders=request.subfolders, on_values=on_values,
@@ -202,6 +208,16 @@ def _with_speculative(request: CheckRequest) -> CheckRequest:
     if request.k is None and type(k) is int and k > 0:
         request = replace(request, k=k)
     return replace(request, method=method) if request.method is None and type(method) is str else request
+
+
+def _refuse_no_counts(engine: Mapping[str, Any]) -> None:
+    for name, unit in (("tensor_parallel_size", "devices"), ("pipeline_parallel_size", "stages")):
+        count = engine.get(name, 1)
+        if type(count) is not int or count < 1:
+            raise SpeculativeConfigError(
+                field=f"--engine: {name}", value=count, allowed="a whole number above 0",
+                remedy=f"give the number of {unit}, or leave it out for one",
+            )  # fmt: skip
 
 
 def usual_k(spec: DraftSpec | None) -> int:

@@ -73,6 +73,12 @@ def test_a_pointer_in_place_of_the_tokenizer(check, draft, target):
     assert "the draft's is a Git LFS pointer, not the file itself: run `git lfs pull`" in result.stdout
 
 
+def test_a_target_of_pointers(check, draft, target):
+    (target / "model-00001-of-00002.safetensors").write_text(LFS)
+    message = refusal(check(draft))
+    assert f"model-00001-of-00002.safetensors of '{target}' is 'a Git LFS pointer" in message
+
+
 def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):
     assert refusal(check(tmp_path / "nothing", columns=40)).count("\n") == 1
 
