@@ -10,7 +10,7 @@ added or set besides, by vLLM's own ways for good, and else until when:
 - In the front end, with a draft: CONFIG_MAPPING of transformers for the model type `dflash`, until a
   library has a config class for it; resolved values in the draft's ModelConfig (start/apply.py), until
   vLLM has one resolver; EngineArgs.scheduler_cls and EngineArgs.disable_hybrid_kv_cache_manager
-  (start/apply_engine.py); logging's record factory, sys.excepthook and the environment variable
+  (start/apply.py); logging's record factory, sys.excepthook and the environment variable
   EAGLE_EXT_NOTES (start/failed_start.py), until vLLM's front end raises the error of the worker.
 - With replay: MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin
   choose it. In a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method

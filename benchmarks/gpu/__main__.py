@@ -5,7 +5,7 @@
     python -m benchmarks.gpu OUT --scale tiny     # without a GPU: proves that every stage is reached
 
 machine   card, driver, versions, which of vLLM's compiled parts load
-kernels   replay's kernels against vLLM's own and fp64, also in CUDA graphs
+kernels   replay's kernels against vLLM's own and fp64, in CUDA graphs and in 48 cache groups
 engines   tiny pairs: texts and acceptance; times of kernels; steps at a quarter of Qwen3.6-27B
 shapes    replay's kernels on all published shapes
 tests     this repository's tests of Model Runner V2

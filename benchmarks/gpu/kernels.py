@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.pool import Job, Outcome
+from tests.support.group_check import check_groups
 from vllm_eagle_ext.measure.selftest import run as selftest
 from vllm_eagle_ext.measure.selftest import timing
 from vllm_eagle_ext.replay.self_check.compared import error_line
@@ -24,9 +25,15 @@ KS, REQUESTS = (3, 7), (1, 8, 32)
 
 
 def run_checks() -> dict[str, Any]:
-    """Check few shapes, also inside a CUDA graph."""
+    """Check few shapes, also inside a CUDA graph and in 48 cache groups."""
     selftest.TIMED_KS = ()
     result = selftest.run_selftest(quick=True, watch=lambda name, done, total: None)
+    candidates, device = selftest._kernels_here()
+    if not any(checked.result.device_lost for checked in result.checks):
+        result.checks += [
+            selftest.Checked("48 cache groups", check_groups(each, selftest.FEW, device))
+            for each in candidates
+        ]
     passed = len(result.checks) - len(result.failed)
     lines = [f"{passed} of {len(result.checks)} checks passed; left out: {result.left_out}"]
     lines += [f"FAILED {checked.case}: {checked.result}" for checked in result.failed]
@@ -46,7 +53,7 @@ def time_kernels(llm: Any) -> dict[str, Any]:
     rows, failed = [], []
     for state, k, batch in product(selftest.STATES, KS, REQUESTS):
         try:
-            rows += selftest._times_of(heads, batch, k, state, kernels, bandwidth)
+            rows += selftest._times_of(heads, batch, k, state, kernels)
         except Exception as error:  # noqa: BLE001 - the other sizes are worth having
             failed.append(f"K {k}, {batch} requests, {state}: {error_line(error)}")
         torch.cuda.empty_cache()

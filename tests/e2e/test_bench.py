@@ -63,8 +63,9 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     ours, none = found["ours", 1], found["none", 1]
     assert none["acceptance_length"] == 1
     assert 2.4 < ours["acceptance_length"] == pytest.approx(1 + sum(ours["acceptance"]))
-    per_token = 1000 / ours["tokens_per_s"]["median"]  # with the prompts' steps
-    assert ours["step_ms"] == pytest.approx(per_token * ours["acceptance_length"], rel=0.3)
+    # 12 texts of 32 tokens, by the clock of the whole load: vLLM's count of steps, and the prompts' own.
+    load_ms, steps = 1000 * 12 * 32 / ours["tokens_per_s"]["median"], ours["drafts"] / 2 + 12
+    assert ours["step_ms"] == pytest.approx(load_ms / steps, rel=0.2)
     assert ours["speedup"]["median"] == pytest.approx(
         ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
     )

@@ -6,13 +6,11 @@ The trained native draft reads the target's head once its own is taken away; the
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.batches import Engine, run_engines
 from tests.support.draft_vocabularies import native_without_a_head, write_ids
@@ -20,9 +18,6 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
-from tests.support.updated import ANSWER
-from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure.prompts import read_texts, token_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -133,23 +128,6 @@ class TestOthers:
         assert forgotten["tau"] < before["tau"] / 4
         assert after["tau"] == before["tau"]
         assert before["tokens"] == forgotten["tokens"] == after["tokens"]
-
-    def test_the_command_counts_the_targets_answers(self, found, tmp_path):
-        asked = TEXTS.read_text().splitlines()[-6:]
-        (tmp_path / "asked.jsonl").write_text("\n".join(asked))
-        draft = native_without_a_head(tmp_path / "native")
-        command = [
-            "vocabulary", str(draft), "--target", str(TINY / "target"),
-            "--prompts", str(tmp_path / "asked.jsonl"), "--max-tokens", str(ANSWER), "--json",
-            "--engine", json.dumps(FLOAT32 | {"enforce_eager": True}), "--entries", "192",
-            "--out", str(tmp_path / "ids.json"),
-        ]  # fmt: skip
-        shown = CliRunner().invoke(app, command)
-        answers = found["whole"]["answer"]["tokens"]
-        counted = Counter(token for answer in answers for token in answer)
-        assert json.loads(shown.stdout)["tokens"] == counted.total() == 6 * ANSWER
-        written = set(read_vocabulary_file(str(tmp_path / "ids.json")))
-        assert set(counted) <= written
 
     @pytest.mark.parametrize("name", ["few", "dflash, half", "bfloat16"])
     def test_drafts(self, found, name):

@@ -114,18 +114,16 @@ def _timed(times: list[dict[str, Any]]) -> Table:
     first = times[0]
     table = Table(box=None, pad_edge=False)
     names = ("kernels", "state", "K", "requests", "layers", "replay, ms", "per_token, ms", "ratio")
-    for name in (*names, "fused, ms", "ratio", "bound, ms"):
+    for name in (*names, "fused, ms", "ratio"):
         table.add_column(name, justify="left" if name in names[:2] else "right")
     for row in times:
         fused = (f"{row['fused_ms']:.3f}", f"{row['ratio_to_fused']:.2f}") if "fused_ms" in row else "--"
         table.add_row(
             row["kernels"], row["state"], str(row["k"]), str(row["requests"]), str(row["layers"]),
             f"{row['replay_ms']:.3f}", f"{row['per_token_ms']:.3f}", f"{row['ratio']:.2f}", *fused,
-            f"{row['bound_ms']:.3f}",
         )  # fmt: skip
     table.caption = (
         f"verify and commit of layers of {first['target']}, replayed from a CUDA graph, by the GPU's "
-        "clock; fused: vLLM's CUDA kernel of K <= 7, with the gated norm; bound: two reads, one write "
-        "of each state at the speed of a copy"
+        "clock; fused: vLLM's CUDA kernel of K <= 7, with the gated norm"
     )
     return table

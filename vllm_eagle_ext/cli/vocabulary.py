@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle vocabulary`: writes the file of `draft_vocabulary`, by what texts or answers have most."""
+"""`vllm-eagle vocabulary`: writes the file of `draft_vocabulary`, by what texts have most."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 
 if TYPE_CHECKING:
@@ -22,19 +21,11 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.start.check import CheckResult
 
 _Texts = Annotated[
-    Path | None,
+    Path,
     typer.Option(
         help="Count the tokens of this file: a plain text, or JSON lines in a file called *.jsonl."
     ),
 ]
-_Prompts = Annotated[
-    Path | None,
-    typer.Option(
-        help="Count the tokens of the target's answers to the prompts in this file: one per line, or "
-        "JSON lines. This starts the target, without the draft."
-    ),
-]
-_Tokens = Annotated[int, typer.Option(min=8, help="With --prompts, generate this many tokens for each.")]
 _Entries = Annotated[
     int, typer.Option(min=64, help="Write this many token ids, fewer than the target has.")
 ]
@@ -44,13 +35,11 @@ _Force = Annotated[bool, typer.Option("--force", help="Replace the file that --o
 
 def vocabulary(
     draft: parameters.Draft,
-    texts: _Texts = None,
-    prompts: _Prompts = None,
+    texts: _Texts,
     target: parameters.Target = None,
     entries: _Entries = 32768,
     out: _File = Path("draft_vocabulary.json"),
     force: _Force = False,
-    max_tokens: _Tokens = 256,
     engine: parameters.Engine = "{}",
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
@@ -59,20 +48,19 @@ def vocabulary(
 ) -> None:
     """Choose the tokens that a draft may propose.
 
-    It takes those that texts of yours, or answers of the target, have most often. Use it for a draft
-    whose output head has a row for each token of the target. With --texts it needs transformers for the
-    target's tokenizer, and loads no model.
+    It takes those that texts of yours have most often. Use it for a draft whose output head has a row
+    for each token of the target. It needs transformers for the target's tokenizer, and loads no model.
 
     Exits with 0 once the file is written, and with 2 if something cannot be read or the option is not
     for this draft.
     """
     if find_spec("transformers") is None:
         fail("This command needs transformers: pip install transformers", as_json=as_json)
-    if prompts is not None:
-        require_engine(as_json=as_json)
     from vllm_eagle_ext.measure.engine.client import refuse_reserved
     from vllm_eagle_ext.measure.outputs import write_whole
-    from vllm_eagle_ext.measure.vocabulary import SIZES, choose, coverage
+    from vllm_eagle_ext.measure.prompts import tokenizer_keywords
+    from vllm_eagle_ext.measure.tokenizer import Tokenizer
+    from vllm_eagle_ext.measure.vocabulary import SIZES, choose, count_tokens, coverage
     from vllm_eagle_ext.start.check import CheckRequest, run_check
 
     if os.path.lexists(out) and not force:
@@ -87,11 +75,12 @@ def vocabulary(
         )
         case = _of_whole_head(checked, draft, entries)
         # Count, choose and write.
-        counted, named = _count(checked.target_name, texts, prompts, given, max_tokens)
+        with Tokenizer(checked.target_name, **tokenizer_keywords(given)) as tokenizer:
+            counted = count_tokens(texts, tokenizer)
         # Tokens that end a text, which plain texts lack, are kept whatever the texts have.
-        size, stated = case.target.vocab_size, checked.text.get("eos_token_id")
-        each = stated if isinstance(stated, list) else [stated]
-        ends = named | {id_ for id_ in each if type(id_) is int and 0 <= id_ < size}
+        size, eos = case.target.vocab_size, checked.text.get("eos_token_id")
+        each = eos if isinstance(eos, list) else [eos]
+        ends = tokenizer.chat_tokens | {id_ for id_ in each if type(id_) is int and 0 <= id_ < size}
         if entries <= len(ends):
             raise OptionsError(
                 field="--entries", value=entries, allowed=f"more than the {len(ends)} tokens of chats",
@@ -134,30 +123,6 @@ def _print(
         shown.print(f"{keeps}, and read {row['saved'] / 1e6:,.1f} MB less per {per}")
     options = json.dumps({"eagle_ext": {"draft_vocabulary": str(out)}})
     shown.print(f"{entries:,} ids are in {out}. Serve with: --additional-config '{options}'")
-
-
-def _count(
-    target: str, texts: Path | None, prompts: Path | None, engine: Mapping[str, Any], max_tokens: int
-) -> tuple[Counter[int], frozenset[int]]:
-    """Count the tokens of the texts, and name those of chats, or count the target's answers.
-
-    Raises:
-        EagleExtError: both files or none are given, one cannot be read, or the target does not start.
-    """
-    from vllm_eagle_ext.measure.prompts import tokenizer_keywords
-    from vllm_eagle_ext.measure.tokenizer import Tokenizer
-    from vllm_eagle_ext.measure.vocabulary import count_answers, count_tokens
-
-    if (texts is None) == (prompts is None):
-        raise OptionsError(
-            field="--texts and --prompts", value="neither" if texts is None else "both",
-            allowed="one of them", remedy="give --prompts to count the target's own answers",
-        )  # fmt: skip
-    if texts is not None:
-        with Tokenizer(target, **tokenizer_keywords(engine)) as tokenizer:
-            return count_tokens(texts, tokenizer), tokenizer.chat_tokens
-    set_ = {name: value for name, value in engine.items() if value is not None}
-    return count_answers(target, str(prompts), set_, max_tokens), frozenset()
 
 
 def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:

@@ -139,24 +139,22 @@ def read_json(source: Source, files: Mapping[str, int], name: str) -> dict[str, 
     if files[name] <= JSON_LIMIT:
         raw = source.read(name, 0, files[name])
         try:
-            found = parse_json(raw)
+            keys = parse_json(raw)
         except ValueError as error:
             _refuse_disguised(source, name, raw)
             problem = str(error)
         else:
-            if isinstance(found, dict):
-                return found
+            if isinstance(keys, dict):
+                return keys
             problem = "it holds no object"
     raise _damaged(source, name, "a JSON object", problem)
 
 
 def _damaged(source: Source, name: str, allowed: str, problem: str) -> UnsupportedDraftError:
     return UnsupportedDraftError(
-        field=field_name(source.model, name),
-        value="damaged",
-        allowed=allowed,
+        field=field_name(source.model, name), value="damaged", allowed=allowed,
         remedy=f"download the file again ({problem[:_CLIP]})",
-    )
+    )  # fmt: skip
 
 
 def refuse_disguised(source: Source, names: Iterable[str]) -> None:
@@ -172,8 +170,8 @@ def refuse_disguised(source: Source, names: Iterable[str]) -> None:
 
 
 def _refuse_disguised(source: Source, name: str, first_bytes: bytes, *, weights: bool = False) -> None:
-    if found := disguised(first_bytes, weights=weights):
-        value, remedy = found
+    if guise := disguised(first_bytes, weights=weights):
+        value, remedy = guise
         raise UnsupportedDraftError(
             field=field_name(source.model, name), value=value, allowed="the file itself", remedy=remedy
         )
@@ -221,11 +219,9 @@ def _incomplete(
     remedy: str = "finish the download, or convert the weights to safetensors",
 ) -> UnsupportedDraftError:
     return UnsupportedDraftError(
-        field=f"weights of the draft {source.model!r}",
-        value=value,
+        field=f"weights of the draft {source.model!r}", value=value, remedy=remedy,
         allowed="a draft checkpoint with all of its *.safetensors files",
-        remedy=remedy,
-    )
+    )  # fmt: skip
 
 
 def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, TensorHeader]:
@@ -233,11 +229,11 @@ def _read_headers(source: Source, shards: Mapping[str, int]) -> dict[str, Tensor
     room = HEADER_LIMIT
     for shard, size in shards.items():
         try:
-            found, length = read_header(source, shard, size, room)
+            headers, length = read_header(source, shard, size, room)
         except LargeHeaderError as error:
             raise _damaged(source, shard, _WHOLE, str(error)) from None
         room -= length
-        for published, header in found.items():
+        for published, header in headers.items():
             name = canonical_name(published)
             if name in tensors:
                 raise held_twice(source.model, tensors[name], published, shard)

@@ -165,32 +165,26 @@ def parse_json(raw: bytes, *, containers: int = _CONTAINERS, unique_keys: bool =
     if raw.count(b"[") + raw.count(b"{") > containers:
         raise ValueError(f"it has more than {containers} lists and objects")
     try:
-        found = json.loads(
+        value = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_unique if unique_keys else None, parse_int=_integer
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _is_deeper(found):
-        raise ValueError("it is nested too deeply")
-    return found
-
-
-def _is_deeper(found: Any) -> bool:
-    """Tell, level by level, whether JSON is too deep: a recursion would end as the parser's does."""
-    level = [found] if isinstance(found, dict | list) else []
+    # Level by level: a recursion would end as the parser's does.
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(_DEPTH + 1):
-        if not level:
-            return False
         children = (node.values() if isinstance(node, dict) else node for node in level)
         level = [child for each in children for child in each if isinstance(child, dict | list)]
-    return bool(level)
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         raise ValueError("it has the same key twice")
-    return found
+    return unique
 
 
 def _integer(text: str) -> int:

@@ -108,10 +108,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
 
 
 def _aux_layers(
-    flat: Mapping[str, Any],
-    drafter: Drafter,
-    target: TargetFacts,
-    override: Override,
+    flat: Mapping[str, Any], drafter: Drafter, target: TargetFacts, override: Override
 ) -> AuxLayers | list[Problem]:
     fuses = read_flag(flat, "use_aux_hidden_state", default=True)
     family = family_of(flat, drafter)
@@ -163,28 +160,30 @@ CONSEQUENCES: Mapping[str, frozenset[str]] = {
 
 
 def mark_consequences(
-    findings: Iterable[Finding],
-    model: str,
-    config: DraftConfig,
-    target: TargetFacts,
+    findings: Sequence[Finding], model: str, config: DraftConfig, target: TargetFacts,
     layer_ids: Sequence[int],
-) -> tuple[Finding, ...]:
+) -> tuple[Finding, ...]:  # fmt: skip
     """Return the findings, each error that follows from another marked with that one's rule.
 
     Args:
         layer_ids: that the draft reads, valid or not.
     """
-    found = list(findings)
-    errors = [finding for finding in found if finding.severity == Severity.ERROR]
+    errors = [finding for finding in findings if finding.severity == Severity.ERROR]
     of_the_pair = [finding for finding in errors if finding.rule in _OF_THE_PAIR]
     signs = list(_signs(config, target, layer_ids))
     if of_the_pair and len(signs) > 1:
         can_run = all(finding.can_run for finding in of_the_pair)
-        cause = Finding(ANOTHER_TARGET, Severity.ERROR, _another_target(model, signs), can_run)
+        problem = Problem(
+            field=f"target of the draft {model!r}", value="probably another one",
+            allowed=f"the target that the draft was trained for. Its config.json expects "
+            f"{', '.join(signs)}",
+            remedy="name that target, or a draft that was trained for this one",
+        )  # fmt: skip
+        cause = Finding(ANOTHER_TARGET, Severity.ERROR, problem, can_run)
         causes = {ANOTHER_TARGET: {finding.rule for finding in errors}}
-        return (cause, *_marked(found, causes))
+        return (cause, *_marked(findings, causes))
     rules = {finding.rule for finding in errors}
-    return _marked(found, {rule: follow for rule, follow in CONSEQUENCES.items() if rule in rules})
+    return _marked(findings, {rule: follow for rule, follow in CONSEQUENCES.items() if rule in rules})
 
 
 def _marked(findings: Iterable[Finding], causes: Mapping[str, Iterable[str]]) -> tuple[Finding, ...]:
@@ -211,15 +210,6 @@ def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -
         yield f"{depths[0]} layers (here {layers})"
     elif layer_ids and max(layer_ids) > layers:
         yield f"at least {max(layer_ids)} layers (here {layers})"
-
-
-def _another_target(model: str, signs: Iterable[str]) -> Problem:
-    return Problem(
-        field=f"target of the draft {model!r}",
-        value="probably another one",
-        allowed="the target that the draft was trained for. Its config.json expects " + ", ".join(signs),
-        remedy="name that target, or a draft that was trained for this one",
-    )
 
 
 def consequences(errors: Sequence[Finding]) -> str:

@@ -61,13 +61,13 @@ _SCALES = {
 
 def quantised_weights(tensors: Mapping[str, TensorHeader]) -> dict[str, str]:
     """Return module -> suffix of its packed or low-precision weight."""
-    found = {}
+    suffixes = {}
     for name, header in tensors.items():
         module, dot, kind = name.rpartition(".")
         low = kind == "weight" and header.dtype.startswith(_LOW_PRECISION)
         if low or name.endswith(_PACKED):
-            found[module] = dot + kind
-    return found
+            suffixes[module] = dot + kind
+    return suffixes
 
 
 def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
@@ -181,8 +181,7 @@ def _left_out(config: Mapping[str, Any], keys: Iterable[str], case: Case) -> lis
 def _quantised_names(case: Case) -> list[str]:
     """Return the run-time names of what is quantised, of fused modules and of their parts."""
     modules = quantised_weights(case.files.tensors)
-    found = {_part_name(module, case) for module in modules}
-    return sorted(found | {runtime_name(module, case) for module in modules})
+    return sorted({name(module, case) for module in modules for name in (_part_name, runtime_name)})
 
 
 def _with_targets(group: Any, case: Case) -> Any:
@@ -199,20 +198,19 @@ def _with_targets(group: Any, case: Case) -> Any:
         return {**group, "targets": [*targets, *sorted(heads)]}
     patterns = target_patterns({"config_groups": {"": group}})
     fitting = first_matches(patterns, (*modules, *modules.values()))
-    found = {
+    named = {
         runtime_name(module, case)
         for module, published in modules.items()
         if any(name in targets or name in fitting for name in (module, published))
     }
     classes = [target for target in targets if not target.startswith(_BY_PATTERN) and "." not in target]
-    return {**group, "targets": [*classes, *sorted(found)]}
+    return {**group, "targets": [*classes, *sorted(named)]}
 
 
 def _plain_linear(case: Case) -> Iterator[str]:
     """Yield the quantisable modules whose weights are plain, without embeddings and head."""
-    table = case.expected
     packed = quantised_weights(case.files.tensors)
-    for name, expected in table.items():
+    for name, expected in case.expected.items():
         module = name.removesuffix(".weight")
         is_linear = name.endswith(".weight") and len(expected.shape) == 2
         is_plain = name in case.files.tensors and module not in packed

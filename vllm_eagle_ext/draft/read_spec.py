@@ -168,11 +168,10 @@ def trained_length(flat: Mapping[str, Any], config: DraftConfig) -> int | None:
 
 
 def _read_vocabulary(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> Vocabulary:
-    size = config.draft_vocab_size or config.vocab_size
-    d2t = tensor_integers(files, "d2t")
-    kept = marked_ids(files)
-    kind = map_kind(d2t, target.vocab_size, kept) if d2t and size < target.vocab_size else None
-    return Vocabulary(size, kind)
+    size, d2t = config.draft_vocab_size or config.vocab_size, tensor_integers(files, "d2t")
+    if not d2t or size >= target.vocab_size:
+        return Vocabulary(size, None)
+    return Vocabulary(size, map_kind(d2t, target.vocab_size, marked_ids(files)))
 
 
 def tensor_integers(files: DraftFiles, name: str) -> tuple[int, ...] | None:

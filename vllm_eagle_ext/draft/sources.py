@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
 from vllm_eagle_ext.errors import UnsupportedDraftError
-from vllm_eagle_ext.printable import shell_line
+from vllm_eagle_ext.printable import printable, shell_line
 
 _BRIEF = 400  # characters of another library's error
 PLACES = "a folder with config.json and *.safetensors, or a repository of the hub"
@@ -52,28 +52,24 @@ class FolderSource:
 
     def files(self) -> dict[str, int]:
         """Return the regular files, and links that lead to one or nowhere; no pipe, device or folder."""
-        found = {}
+        sizes = {}
         with _readable(self.model, "the folder"):
             for entry in self.folder.iterdir():
                 if entry.is_file():
-                    found[entry.name] = entry.stat().st_size
+                    sizes[entry.name] = entry.stat().st_size
                 elif entry.is_symlink() and not entry.exists():
-                    found[entry.name] = 0
-        return found
+                    sizes[entry.name] = 0
+        return sizes
 
     def read(self, name: str, start: int, length: int) -> bytes:
         path = self.folder / name
-        if path.is_symlink():
-            self._check_link(path)
+        if path.is_symlink() and not path.exists():
+            raise self._refuse_link(path, "a file that is there")
+        if path.is_symlink() and not path.resolve().is_relative_to(self._home()):
+            raise self._refuse_link(path, "a file inside the checkpoint's folder")
         with _readable(self.model, name), path.open("rb") as file:
             file.seek(start)
             return file.read(length)
-
-    def _check_link(self, path: Path) -> None:
-        if not path.exists():
-            raise self._refuse_link(path, "a file that is there")
-        if not path.resolve().is_relative_to(self._home()):
-            raise self._refuse_link(path, "a file inside the checkpoint's folder")
 
     def _home(self) -> Path:
         """Return the folder links may lead into: the hub's cache links from `snapshots` to `blobs`."""
@@ -85,11 +81,9 @@ class FolderSource:
 
     def _refuse_link(self, path: Path, allowed: str) -> UnsupportedDraftError:
         return UnsupportedDraftError(
-            field=f"the link {field_name(self.model, path.name)}",
-            value=os.readlink(path),
-            allowed=allowed,
-            remedy="copy the file to where the link is, if you trust it",
-        )
+            field=f"the link {field_name(self.model, path.name)}", value=os.readlink(path),
+            allowed=allowed, remedy="copy the file to where the link is, if you trust it",
+        )  # fmt: skip
 
 
 class HubSource:
@@ -181,7 +175,7 @@ def find_modelscopes_snapshot(model: str, revision: str | None, download_dir: st
     except Exception as error:  # noqa: BLE001 - the library's error differs by release
         raise LookupError(
             "check the name, or run `modelscope download` with it first: this package reads the files "
-            f"before an engine loads them (ModelScope's library said: {_brief(error)})"
+            f"before an engine loads them (ModelScope's library said: {brief(error)})"
         ) from None
 
 
@@ -194,9 +188,9 @@ def split_subfolder(model: str) -> tuple[str, str] | None:
 
 def download_command(model: str, revision: str | None) -> tuple[list[str], str]:
     """Return words that fetch OWNER/NAME/FOLDER, and the folder in which it lies afterwards."""
-    found = split_subfolder(model)
-    assert found is not None
-    repository, subfolder = found
+    inside = split_subfolder(model)
+    assert inside is not None
+    repository, subfolder = inside
     local = repository.rpartition("/")[2]
     words = ["hf", "download", repository, "--include", f"{subfolder}/*", "--local-dir", local]
     return words + (["--revision", revision] if revision else []), f"{local}/{subfolder}"
@@ -231,13 +225,9 @@ def _repository(model: str, field: str, *, subfolders: bool) -> str:
 
 
 def _open_hub(
-    model: str,
-    repository: str,
-    revision: str | None,
-    token: bool | str | None,
-    download_dir: str | None,
-    field: str,
-) -> Source:
+    model: str, repository: str, revision: str | None, token: bool | str | None,
+    download_dir: str | None, field: str,
+) -> Source:  # fmt: skip
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -249,7 +239,7 @@ def _open_hub(
             hub.files()
             return hub
         except Exception as error:  # noqa: BLE001 - the hub library's transport differs by release
-            problem = f"the hub said: {_brief(error)}"
+            problem = f"the hub said: {brief(error)}"
     # Else what its cache has.
     try:
         cached = snapshot_download(
@@ -258,7 +248,7 @@ def _open_hub(
     except LocalEntryNotFoundError:
         raise _not_found(field, model, f"no such folder, not in the cache, and {problem}") from None
     except (OSError, ValueError) as error:
-        raise _not_found(field, model, f"the hub's cache cannot be read: {_brief(error)}") from None
+        raise _not_found(field, model, f"the hub's cache cannot be read: {brief(error)}") from None
     folder = Path(cached) / model.removeprefix(repository).lstrip("/")
     if not folder.is_dir():
         raise _not_found(field, model, f"the cache has the repository without it, and {problem}")
@@ -271,13 +261,13 @@ def read_exactly(source: Source, name: str, start: int, length: int) -> bytes:
     Raises:
         UnsupportedDraftError: it has become shorter.
     """
-    found = source.read(name, start, length)
-    if len(found) != length:
+    raw = source.read(name, start, length)
+    if len(raw) != length:
         raise UnsupportedDraftError(
             field=field_name(source.model, name), value="shorter than before",
             allowed="a file that is not written to", remedy="wait until it is complete",
         )  # fmt: skip
-    return found
+    return raw
 
 
 def field_name(model: str, name: str) -> str:
@@ -289,22 +279,18 @@ def _close_to(model: str) -> str | None:
     """Return the folder whose name is most like that of a missing one, in the same place."""
     parent, name = os.path.split(os.path.expanduser(model).rstrip("/"))
     try:
-        found = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
+        folders = [entry.name for entry in os.scandir(parent or ".") if entry.is_dir()]
     except (OSError, ValueError):
         return None
-    close = difflib.get_close_matches(name, found, n=1)
+    close = difflib.get_close_matches(name, folders, n=1)
     return os.path.join(parent, close[0]) if close else None
 
 
 def _not_found(field: str, model: str, problem: str) -> UnsupportedDraftError:
     close = _close_to(model)
+    remedy = f"did you mean {close}?" if close else "check the path or name, or download it first"
     return UnsupportedDraftError(
-        field=field,
-        value=model,
-        allowed=PLACES,
-        remedy=f"did you mean {close}? ({problem})"
-        if close
-        else f"check the path or name, or download it first ({problem})",
+        field=field, value=model, allowed=PLACES, remedy=f"{remedy} ({problem})"
     )
 
 
@@ -315,13 +301,11 @@ def _readable(model: str, name: str, errors: type[Exception] = OSError) -> Itera
         yield
     except errors as error:
         raise UnsupportedDraftError(
-            field=field_name(model, name),
-            value="unreadable",
-            allowed="a file that can be read",
-            remedy=f"check permissions, access and connection ({_brief(error)})",
-        ) from None
+            field=field_name(model, name), value="unreadable", allowed="a file that can be read",
+            remedy=f"check permissions, access and connection ({brief(error)})",
+        ) from None  # fmt: skip
 
 
-def _brief(error: BaseException) -> str:
-    """Return a hub error in one line: it spreads over lines, and the first may be the least telling."""
-    return " ".join(str(error).split())[:_BRIEF] or type(error).__name__
+def brief(error: BaseException, most: int = _BRIEF) -> str:
+    """Say another library's error on one line: it may spread over some, the first telling the least."""
+    return printable(" ".join(str(error).split())[:most]) or type(error).__name__

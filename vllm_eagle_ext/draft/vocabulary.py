@@ -65,10 +65,7 @@ def target_ids(d2t: Sequence[int], kind: MapKind) -> list[int]:
 
 
 def is_identity(d2t: Sequence[int]) -> bool:
-    """Tell whether d2t is the identity in either reading.
-
-    It is zeros as offsets, or 0, 1, .. as target ids.
-    """
+    """Tell whether d2t is the identity: zeros as offsets, or 0, 1, .. as target ids."""
     return not any(d2t) or list(d2t) == list(range(len(d2t)))
 
 
@@ -157,24 +154,21 @@ def read_vocabulary_file(path: str, field: str = OPTION) -> tuple[int, ...]:
             raw = opened.read(min(_FILE_LIMIT + 1, file.stat().st_size))
         if len(raw) > _FILE_LIMIT:
             raise ValueError(f"longer than {_FILE_LIMIT} bytes")
-        found = parse_json(raw, containers=1)
-        return _checked_ids(found)
+        return _checked_ids(parse_json(raw, containers=1))
     except (OSError, ValueError) as error:
         raise OptionsError(
-            field=field,
-            value=path,
+            field=field, value=path, remedy="write it with `vllm-eagle vocabulary`",
             allowed=f"a file with a JSON list of token ids, ascending and each once ({error})",
-            remedy="write it with `vllm-eagle vocabulary`",
-        ) from None
+        ) from None  # fmt: skip
 
 
-def _checked_ids(found: object) -> tuple[int, ...]:
-    if not isinstance(found, list) or not found:
+def _checked_ids(ids: object) -> tuple[int, ...]:
+    if not isinstance(ids, list) or not ids:
         raise ValueError("it holds no list, or an empty one")
-    for entry in found:
+    for entry in ids:
         if type(entry) is not int or entry < 0:
             raise ValueError(f"{str(entry)[:40]!r} is no token id")
-    for before, after in pairwise(found):
+    for before, after in pairwise(ids):
         if after <= before:
             raise ValueError(f"{after} comes after {before}")
-    return tuple(found)
+    return tuple(ids)

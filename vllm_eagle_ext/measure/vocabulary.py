@@ -7,22 +7,17 @@ Source: FR-Spec, arXiv 2502.14856.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.engine.load import Load
-from vllm_eagle_ext.measure.engine.machine import with_memory
-from vllm_eagle_ext.measure.prompts import read_lines, read_texts, token_ids, tokenizer_keywords
+from vllm_eagle_ext.measure.prompts import read_lines
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
-from vllm_eagle_ext.measure.verify.run import load_in, start
-from vllm_eagle_ext.measure.verify.table import Logs, Stages
 
 SIZES = (8192, 16384, 32768, 65536)
 _PIECE = 2**16  # characters of a text that the tokenizer reads at once
-_REQUESTS = 32  # answered at a time
 
 
 def count_tokens(file: Path, tokenizer: Tokenizer) -> Counter[int]:
@@ -64,27 +59,6 @@ def _no_texts(file: Path, problem: str) -> SpeculativeConfigError:
         allowed=f"a plain text, or JSON lines in a file called *.jsonl ({problem})",
         remedy="give texts like those that the target will write, a million tokens or more",
     )
-
-
-def count_answers(target: str, prompts: str, engine: Mapping[str, Any], max_tokens: int) -> Counter[int]:
-    """Count the tokens of the target's greedy answers to the prompts of a file.
-
-    Raises:
-        EagleExtError: the prompts or the tokenizer cannot be read, or the engine does not start.
-    """
-    ids = token_ids(read_texts(prompts), target, source=prompts, **tokenizer_keywords(engine)).ids
-    arguments, share = with_memory(engine, [target])
-    arguments["model"] = target
-    with Logs() as logs:
-        with Stages() as shown:
-            if share is not None:
-                with shown.stage(share, None):
-                    pass
-            with start("the target", arguments, logs.folder / "target.log", shown.stage) as served:
-                load = Load(ids, _REQUESTS, max_tokens)
-                measured = load_in(served, load, "Answers of the target", shown.stage)
-        logs.passed = True
-    return Counter(token for text in measured.texts for token in text)
 
 
 def choose(counted: Counter[int], entries: int, size: int, always: Set[int] = frozenset()) -> list[int]:

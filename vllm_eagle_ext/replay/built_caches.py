@@ -146,27 +146,24 @@ def footprint_of(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> F
     with _quiet(planning.__name__):  # it would speak of this grouping as of the engine's
         groups = planning.get_kv_cache_groups(vllm_config, dict(specs))
     page = max(group.kv_cache_spec.page_size_bytes for group in groups)
-    states = [group for group in groups if isinstance(group.kv_cache_spec, MambaSpec)]
-    layers = sum(len(group.layer_names) for group in states)
-    blocks = [_blocks_of(vllm_config, group.kv_cache_spec) for group in groups]
-    state_blocks = _blocks_of(vllm_config, states[0].kv_cache_spec)
+    taken = [group.kv_cache_spec.max_memory_usage_bytes(vllm_config) for group in groups]
+    blocks = [
+        ceil(size, group.kv_cache_spec.page_size_bytes)
+        for size, group in zip(taken, groups, strict=True)
+    ]
+    states = [place for place, each in enumerate(groups) if isinstance(each.kv_cache_spec, MambaSpec)]
+    layers = sum(len(groups[place].layer_names) for place in states)
+    spec, state_blocks = groups[states[0]].kv_cache_spec, blocks[states[0]]
+    # The recorded inputs are the third part, after conv state and committed state.
+    recorded = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
+    recorded_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in recorded)
     return Footprint(
         block_bytes=page * max(len(group.layer_names) for group in groups),
         blocks=sum(blocks),
         state_blocks=state_blocks,
-        state=layers * states[0].kv_cache_spec.max_memory_usage_bytes(vllm_config),
-        recorded_inputs=layers * state_blocks * _recorded_bytes(states[0].kv_cache_spec),
+        state=layers * taken[states[0]],
+        recorded_inputs=layers * state_blocks * recorded_bytes,
     )
-
-
-def _blocks_of(vllm_config: VllmConfig, spec: KVCacheSpec) -> int:
-    return ceil(spec.max_memory_usage_bytes(vllm_config), spec.page_size_bytes)
-
-
-def _recorded_bytes(spec: MambaSpec) -> int:
-    """Return the bytes of the recorded inputs, the third part after conv state and committed state."""
-    parts = list(zip(spec.shapes, spec.dtypes, strict=True))[2:]
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
 
 
 @contextmanager

@@ -93,7 +93,14 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.group_of: dict[CacheGroups, int] = {}  # the number of this builder's group among them
         self.leads_groups: CacheGroups | None = None  # those of which its group is the first
         self.group_commit: GroupCommit | None = None  # theirs
-        _require_runner(kv_cache_spec, vllm_config)
+        # The preflight foresees the runner; vLLM may choose otherwise for a reason of its own. On V1 no
+        # commit would write the states at block boundaries.
+        if kv_cache_spec.mamba_cache_mode == "align" and not vllm_config.use_v2_model_runner:
+            raise HybridStateError(
+                field="enable_prefix_caching", value=True,
+                allowed="false, with states kept by replay on vLLM's V1 runner",
+                remedy='--no-enable-prefix-caching, or {"eagle_ext": {"hybrid_state": "per_token"}}',
+            )  # fmt: skip
         if self._recurrent_layers()[0] in layer_names:  # one of the groups speaks for all
             log_start_line(vllm_config)
 
@@ -125,7 +132,9 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             **kwargs,
         )
         if metadata.spec_sequence_masks is None:
-            if not self._gathers_for_itself():
+            # Aligned state blocks V2 gathers ahead, for all groups, only on CUDA.
+            is_ahead = hasattr(self, "mamba_aligned_state_indices")
+            if is_ahead or self.kv_cache_spec.mamba_cache_mode != "align":
                 return metadata
             return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
         groups = self.leads_groups or self._lead_groups()
@@ -157,11 +166,6 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             if metadata.checkpoint is not None:
                 mine.checkpoint = metadata.checkpoint.regather_state_indices(blk_table)
         return mine
-
-    def _gathers_for_itself(self) -> bool:
-        """Say whether it gathers blocks itself: V2 gathers those of all groups ahead, only on CUDA."""
-        is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
-        return is_aligned and not hasattr(self, "mamba_aligned_state_indices")
 
     def _without_step(
         self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
@@ -266,20 +270,3 @@ def _without_verify_rows(
         group_commit=group_commit,
         seq_lens=None,
     )
-
-
-def _require_runner(kv_cache_spec: MambaSpec, vllm_config: VllmConfig) -> None:
-    """Refuse a runner that would lose states. The preflight foresees the runner; vLLM may choose
-    otherwise for a reason of its own.
-
-    Raises:
-        HybridStateError: prefix caching on the V1 runner, whose states at block boundaries no commit
-            would write.
-    """
-    if kv_cache_spec.mamba_cache_mode == "align" and not vllm_config.use_v2_model_runner:
-        raise HybridStateError(
-            field="enable_prefix_caching",
-            value=True,
-            allowed="false, with states kept by replay on vLLM's V1 runner",
-            remedy='--no-enable-prefix-caching, or {"eagle_ext": {"hybrid_state": "per_token"}}',
-        )

@@ -80,7 +80,13 @@ class _Replay:
         layers = [module for module in modules if isinstance(module, QwenGatedDeltaNetAttention)]
         kernels = resolve_kernels(layers, decided["replay_kernels"], must_replay=decided["must_replay"])
         if kernels is None:
-            self._become_vllms_own(vllm_config)
+            # It becomes vLLM's own target, and the config gets its name again. vLLM sizes the worker's
+            # blocks by that class, and keys compiled graphs by that name; for replay both are others.
+            compat.install_in_worker()
+            self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
+            names = {ours: stock for stock, ours in REPLAYING_TARGETS.items()}
+            model_config = vllm_config.model_config
+            compat.use_architecture(model_config, names[model_config.architecture])
             return
         compat.install_in_worker(commit_on_v1)
         for layer in layers:
@@ -101,15 +107,6 @@ class _Replay:
                 remedy="take --cpu-offload-gb in place of --offload-group-size, or start again",
             )
         return super().load_weights(weights)  # type: ignore[misc]
-
-    def _become_vllms_own(self, vllm_config: VllmConfig) -> None:
-        """Become vLLM's own target, whose name the config gets again, too. vLLM sizes the worker's
-        blocks by that class, and keys compiled graphs by that name; for replay both are others."""
-        compat.install_in_worker()
-        self.__class__ = next(base for base in type(self).__mro__ if not issubclass(base, _Replay))  # type: ignore[assignment]
-        model_config = vllm_config.model_config
-        names = {ours: stock for stock, ours in REPLAYING_TARGETS.items()}
-        compat.use_architecture(model_config, names[model_config.architecture])
 
     @classmethod
     def get_mamba_state_shape_from_config(cls, vllm_config: VllmConfig) -> tuple[Any, ...]:

@@ -41,11 +41,12 @@ from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options, parse_options
 from vllm_eagle_ext.start import failed_start, metrics
-from vllm_eagle_ext.start.apply import apply_spec, require_quantisation
-from vllm_eagle_ext.start.apply_engine import (
+from vllm_eagle_ext.start.apply import (
     apply_hybrid_state,
+    apply_spec,
     keep_last_block,
     keep_prompts,
+    require_quantisation,
     share_the_targets_group,
     take_back,
 )
@@ -95,7 +96,12 @@ def build_speculative_config(
         failed_start.watch()
         if is_looked_at(engine_args, target_model_config):
             inspection = inspect_start(engine_args, target_model_config, request())
-    config = _build(build, inspection, target_model_config)
+    if inspection is None or inspection.case is None:
+        config = build()
+    else:  # without what of a supported draft's config would stop vLLM
+        dtype = str(target_model_config.dtype).removeprefix("torch.")
+        with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
+            config = build()
     if (
         config is not None
         and speculative
@@ -103,8 +109,9 @@ def build_speculative_config(
         and isinstance(config.model, str)
     ):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
-    case = inspection.case if inspection and config and config.method in methods() else None
+    case = None
     if config is not None and inspection is not None and config.method in methods():
+        case = inspection.case
         _apply_draft(engine_args, target_model_config, config, inspection)
     if config is not None and (case or target_model_config.architecture in REPLAYING_TARGETS):
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
@@ -112,15 +119,6 @@ def build_speculative_config(
         apply_hybrid_state(engine_args, half_built, options)
     setattr(engine_args, _JUDGED, (options, case))
     return config
-
-
-def _build(build: Callable[[], Any], inspection: Inspection | None, target: Any) -> Any:
-    """Let vLLM build, without what of a supported draft's config would stop it."""
-    if inspection is None or inspection.case is None:
-        return build()
-    dtype = str(target.dtype).removeprefix("torch.")
-    with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
-        return build()
 
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
@@ -260,7 +258,10 @@ def inspect_start(engine_args: Any, target: Any, request: DraftRequest) -> Inspe
     # Whether it is a draft of this package's, by the method that was asked for or by its config.
     speculative = asked_speculative(engine_args)
     model = speculative.get("model")
-    place = _place(engine_args, speculative)
+    place = {
+        "revision": speculative.get("revision"), "token": engine_args.hf_token,
+        "download_dir": engine_args.download_dir,
+    }  # fmt: skip
     if not isinstance(model, str) or not model:  # vLLM has its words for it, or another draft
         return None
     if request.method not in methods() and not _may_be_mistaken(model, request.method, place):
@@ -301,10 +302,7 @@ def target_facts(target: Any) -> TargetFacts:
 
 
 def _may_be_mistaken(model: str, method: str | None, place: dict[str, Any]) -> bool:
-    """Find out whether a supported draft is named under a method that would run it as something else.
-
-    Reads only config.json.
-    """
+    """Find out, by config.json, whether a method would run a supported draft as something else."""
     if method not in MISTAKABLE or model in ("ngram", "[ngram]"):
         return False
     try:
@@ -313,12 +311,3 @@ def _may_be_mistaken(model: str, method: str | None, place: dict[str, Any]) -> b
         return False  # whatever it is, vLLM reports it
     is_plain = config.get("architectures") in [[name] for name in PLAIN_MODELS]
     return drafter_of(config, None) is not None and not is_plain
-
-
-def _place(engine_args: Any, speculative: dict[str, Any]) -> dict[str, Any]:
-    """Say where the draft's files are looked for, as keywords of the functions that read them."""
-    return {
-        "revision": speculative.get("revision"),
-        "token": engine_args.hf_token,
-        "download_dir": engine_args.download_dir,
-    }

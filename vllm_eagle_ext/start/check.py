@@ -132,7 +132,11 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         v2_needs_aux_states=needs_aux_states,
     )  # fmt: skip
     # The target, then the draft.
-    name, config = _read_target(request)
+    directory = request.download_dir
+    name = request.target or read_named_target(
+        request.draft, revision=request.revision, download_dir=directory
+    )
+    config = read_config(name, revision=request.target_revision, download_dir=directory)
     refuse_a_draft(config, name)
     folder = Path(os.path.expanduser(name))
     target = TargetFacts.from_config(config, folder if folder.is_dir() else None)
@@ -142,7 +146,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
         FolderSource(name, folder), [path.name for path in weights if not path.is_symlink()]
     )
     files = read_draft_files(
-        request.draft, revision=request.revision, field="DRAFT", download_dir=request.download_dir,
+        request.draft, revision=request.revision, field="DRAFT", download_dir=directory,
         subfolders=request.subfolders, on_values=on_values,
     )  # fmt: skip
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
@@ -186,15 +190,6 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
         parallel_drafting=is_asked or method_drafts_in_parallel(method)
         or bool(spec and spec.family.drafts_in_parallel),
     )  # fmt: skip
-
-
-def _read_target(request: CheckRequest) -> tuple[str, Mapping[str, Any]]:
-    """Return the target's name, by the draft where none is given, and its config.json."""
-    folder = request.download_dir
-    name = request.target or read_named_target(
-        request.draft, revision=request.revision, download_dir=folder
-    )
-    return name, read_config(name, revision=request.target_revision, download_dir=folder)
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:

@@ -25,13 +25,13 @@ from vllm_eagle_ext.draft import Finding, Severity
 from vllm_eagle_ext.draft.draft_files import JSON_LIMIT
 from vllm_eagle_ext.draft.findings import Problem
 from vllm_eagle_ext.draft.headers import HEADER_LIMIT
-from vllm_eagle_ext.draft.sources import Source, open_source
+from vllm_eagle_ext.draft.sources import Source, brief, open_source
 from vllm_eagle_ext.errors import EagleExtError, OptionsError
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.start import dry_child
 from vllm_eagle_ext.start.check import CheckResult, find_platform, read_release
 from vllm_eagle_ext.start.described import DEVICES, lacks_packages
-from vllm_eagle_ext.start.dry_child import CPU_S, TUPLE, DryRequest, brief
+from vllm_eagle_ext.start.dry_child import CPU_S, TUPLE, DryRequest
 from vllm_eagle_ext.start.serve import serve_environment, serve_words, served_from
 from vllm_eagle_ext.version import INSTALL_VLLM, installed_vllm
 

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from vllm_eagle_ext.draft import DraftFiles, Finding, Severity
+from vllm_eagle_ext.draft.sources import brief
 from vllm_eagle_ext.errors import EagleExtError
-from vllm_eagle_ext.printable import bounded, printable
+from vllm_eagle_ext.printable import bounded
 
 CPU_S = 60
 TUPLE = "tuple"  # JSON has none, and a shape is shown as one
 _MOST_FINDINGS = 500
 _REMOTE = "it needs code of the checkpoint (--trust-remote-code), which a dry start does not run"
-_BRIEF = 400
 _OF_CHECK = (  # what its own options say, in vLLM's names
     "model", "speculative_config", "tensor_parallel_size", "max_model_len", "revision", "download_dir",
     "additional_config",
@@ -263,11 +263,6 @@ def _as_json(finding: Finding, places: Mapping[str, str]) -> dict[str, Any]:
         problem["value"] = {TUPLE: problem["value"]}
     parts = {"rule": finding.rule, "severity": str(finding.severity), "can_run": finding.can_run}
     return {**parts, "follows_from": finding.follows_from, "problem": problem}
-
-
-def brief(error: BaseException, most: int = _BRIEF) -> str:
-    """Say an error on one line."""
-    return printable(" ".join(str(error).split())[:most]) or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -214,9 +214,10 @@ def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
     """
     own = line_of(error)
     if is_pointer(own):
-        cause = _noted()
-        if cause is None:
+        said = [(process, line) for process, line in map(json.loads, _file().read_text().splitlines())]
+        if (place := earliest(said)) is None:
             return None
+        cause = said[place][1]
     elif isinstance(error, EagleExtError) or any(
         frame.name == "create_engine_config" for frame in traceback.extract_tb(trace)
     ):
@@ -226,17 +227,5 @@ def last_line(error: BaseException, trace: TracebackType | None) -> str | None:
     else:
         return None
     happened = "ended" if _RUNNING in own else "did not start"
-    return f"vllm-eagle-ext: the engine {happened}: {_plain(cause)}"
-
-
-def _noted() -> str | None:
-    lines = _file().read_text().splitlines()
-    said = [(process, line) for process, line in map(json.loads, lines)]
-    place = earliest(said)
-    return None if place is None else said[place][1]
-
-
-def _plain(cause: str) -> str:
-    """Drop the name of an error of this package, whose message says all."""
-    _, mark, message = cause.partition("vllm-eagle-ext: ")
-    return message if mark else cause
+    _, mark, message = cause.partition("vllm-eagle-ext: ")  # of this package: it says all
+    return f"vllm-eagle-ext: the engine {happened}: {message if mark else cause}"

@@ -81,15 +81,11 @@ def judge(rules: Iterable[Rule], options: Options, **subjects: Any) -> None:
 
 def _error(finding: Finding, more: Sequence[str]) -> EagleExtError:
     first, kind = finding.problem, finding.error
-    asked = ("speculative_config", "num_speculative_tokens")
-    if kind is UnsupportedDraftError and first.field.startswith(asked):
+    of_the_request = first.field.startswith(("speculative_config", "num_speculative_tokens"))
+    if kind is UnsupportedDraftError and of_the_request:
         kind = SpeculativeConfigError
     return kind(
-        field=first.field,
-        value=first.value,
-        allowed=first.allowed,
-        remedy=first.remedy,
-        more=more,
+        field=first.field, value=first.value, allowed=first.allowed, remedy=first.remedy, more=more
     )
 
 
@@ -104,17 +100,14 @@ def raise_errors(inspection: Inspection, model: str) -> None:
         _collected.inspected = True
         _collected.add(inspection.findings)
     elif inspection.errors:
-        raise _error(inspection.causes[0], _the_others(inspection, model))
-
-
-def _the_others(inspection: Inspection, model: str) -> list[str]:
-    more = [f"also: {finding.problem}" for finding in inspection.causes[1:]]
-    if follow := consequences(inspection.errors):
-        more.append(f"{follow}: `vllm-eagle check --all` shows all")
-    how = f"draft: {model}"
-    if all(finding.can_run for finding in inspection.errors):
-        how += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
-    return [*more, how]
+        first, *others = inspection.causes
+        more = [f"also: {finding.problem}" for finding in others]
+        if follow := consequences(inspection.errors):
+            more.append(f"{follow}: `vllm-eagle check --all` shows all")
+        how = f"draft: {model}"
+        if all(finding.can_run for finding in inspection.errors):
+            how += '; to serve it all the same: {"eagle_ext": {"strict": false}}'
+        raise _error(first, [*more, how])
 
 
 def log_inspection(case: Case, findings: Iterable[Finding], num_target_layers: int) -> None:

@@ -33,29 +33,23 @@ _gauges: dict[str, Any] = {}
 
 
 def publish_draft(engine_args: Any, target_model_config: Any, spec: DraftSpec, k: int) -> None:
-    """Publish which draft is served, and how. Never raises: no engine may fail for a gauge."""
-    try:
-        labels = {
-            "draft": spec.model,
-            "family": spec.title,
-            "drafter": spec.drafter.architecture,
-            "aux_layers": ",".join(map(str, spec.aux_layers.layer_ids)),
-            "rule": spec.aux_layers.rule,
-            "num_speculative_tokens": str(k),
-            "version": __version__,
-        }
-        _set(engine_args, target_model_config, DRAFT_INFO, 1, labels)
-    except Exception as error:  # noqa: BLE001
-        logger.warning("The draft is missing in /metrics: %s", error)
+    """Publish which draft is served, and how."""
+    labels = {
+        "draft": spec.model,
+        "family": spec.title,
+        "drafter": spec.drafter.architecture,
+        "aux_layers": ",".join(map(str, spec.aux_layers.layer_ids)),
+        "rule": spec.aux_layers.rule,
+        "num_speculative_tokens": str(k),
+        "version": __version__,
+    }
+    _set(engine_args, target_model_config, DRAFT_INFO, 1, labels)
 
 
 def publish_state(engine_args: Any, target_model_config: Any, choice: Choice) -> None:
-    """Publish how many blocks a request's recurrent state takes. Never raises."""
-    try:
-        labels = {"state": choice.scheme}
-        _set(engine_args, target_model_config, STATE_BLOCKS, choice.blocks.count, labels)
-    except Exception as error:  # noqa: BLE001
-        logger.warning("The state's size is missing in /metrics: %s", error)
+    """Publish how many blocks a request's recurrent state takes."""
+    labels = {"state": choice.scheme}
+    _set(engine_args, target_model_config, STATE_BLOCKS, choice.blocks.count, labels)
 
 
 def withdraw() -> None:
@@ -71,11 +65,15 @@ def withdraw() -> None:
 def _set(
     engine_args: Any, target_model_config: Any, name: str, value: float, labels: Mapping[str, str]
 ) -> None:
+    """Set a gauge. Never raises: no engine may fail for one."""
     if engine_args.disable_log_stats:
         return
-    from prometheus_client import Gauge
+    try:
+        from prometheus_client import Gauge
 
-    labels = {"model_name": target_model_config.served_model_name, **labels}
-    if name not in _gauges:
-        _gauges[name] = Gauge(name, _HELP[name], labels, multiprocess_mode="mostrecent")
-    _gauges[name].labels(**labels).set(value)
+        labels = {"model_name": target_model_config.served_model_name, **labels}
+        if name not in _gauges:
+            _gauges[name] = Gauge(name, _HELP[name], labels, multiprocess_mode="mostrecent")
+        _gauges[name].labels(**labels).set(value)
+    except Exception as error:  # noqa: BLE001
+        logger.warning("%s is missing in /metrics: %s", name, error)

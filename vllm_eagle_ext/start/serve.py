@@ -102,9 +102,8 @@ def as_decided(engine: Mapping[str, Any], checked: Iterable[CheckResult]) -> dic
 
     The result is for every engine that is compared, also one without the draft.
     """
-    caches = (result.prefix_caching for result in checked)
-    decided = next((one for one in caches if one is not None), None)
-    return {**engine, **({} if decided is None else {"enable_prefix_caching": decided})}
+    caches = [each.prefix_caching for each in checked if each.prefix_caching is not None]
+    return {**engine, "enable_prefix_caching": caches[0]} if caches else dict(engine)
 
 
 def served_from(result: CheckResult) -> str:

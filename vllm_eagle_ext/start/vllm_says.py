@@ -94,6 +94,6 @@ def words_of(error: BaseException) -> tuple[str, list[str]]:
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1]) or type(error).__name__
     if isinstance(error, KeyError | AttributeError | TypeError | AssertionError | IndexError):
         said = f"{type(error).__name__}: {said}"
-    keys += [one or other for one, other in _KEY.findall(said)]
+    keys += [field or argument for field, argument in _KEY.findall(said)]
     cut = said if len(said) <= _MOST else f"{said[:_MOST]} .."
     return printable(cut), keys

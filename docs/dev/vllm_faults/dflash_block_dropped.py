@@ -7,7 +7,7 @@ Cause: `config/speculative.py`, `SpeculativeConfig.use_eagle_block_drop` is true
   EAGLE kind, because an EAGLE row at the end of a block may belong to another continuation. A DFlash
   row depends only on the target's state.
 Releases: 0.32 (run); fixed in 0.33 (run: `needs_eagle_block_drop`).
-Workaround: `start/apply_engine.py`, `keep_last_block` sets `disable_eagle_block_drop` of the
+Workaround: `start/apply.py`, `keep_last_block` sets `disable_eagle_block_drop` of the
   speculative config, vLLM's own switch, unless it is given.
 Can go when: 0.32 is no longer supported.
 """

@@ -14,7 +14,6 @@ from tests.support.draft_vocabularies import native_without_a_head
 from tests.support.engine import TINY
 from tests.unit.cli.output import refusal
 from vllm_eagle_ext.cli import app
-from vllm_eagle_ext.cli import vocabulary as vocabulary_command
 from vllm_eagle_ext.draft.vocabulary import read_vocabulary_file
 from vllm_eagle_ext.measure import vocabulary
 from vllm_eagle_ext.measure.tokenizer import Tokenizer
@@ -27,8 +26,7 @@ TEXTS = TINY / "prompts.jsonl"
 def run(tmp_path):
     def run(draft, *options, texts=TEXTS, target="target"):
         arguments = ["vocabulary", str(draft), "--target", str(TINY / target)]
-        arguments += ["--texts", str(texts)] if texts else []
-        arguments += ["--out", str(tmp_path / "ids.json"), *options]
+        arguments += ["--texts", str(texts), "--out", str(tmp_path / "ids.json"), *options]
         return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, arguments)
 
     return run
@@ -92,8 +90,11 @@ def test_it_prints_and_writes(run, tmp_path):
 
 
 def test_fewer_entries_than_tokens_of_chats(run, monkeypatch):
-    counted = Counter({1: 1}), frozenset(range(64))
-    monkeypatch.setattr(vocabulary_command, "_count", lambda *_: counted)
+    def count(texts, tokenizer):
+        tokenizer.chat_tokens = frozenset(range(64))
+        return Counter({1: 1})
+
+    monkeypatch.setattr(vocabulary, "count_tokens", count)
     refused = run(TINY / "dflash", "--entries", "64", target="hybrid_target")
     assert refused.exit_code == 2
     assert "--entries is 64. Allowed: more than the 64 tokens of chats" in refused.stderr
@@ -161,18 +162,13 @@ def test_an_existing_file_is_replaced_only_by_force(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "words"),
+    ("engine", "words"),
     [
-        (None, (), "--texts and --prompts are 'neither'. Allowed: one of them"),
-        (TEXTS, ("--prompts", str(TEXTS)), "--texts and --prompts are 'both'. Allowed: one of them"),
-        (None, ("--prompts", "missing.txt"), "--prompts is 'missing.txt'"),
-        (None, ("--prompts", "missing.txt"), 'write "built-in" for the prompts of this package'),
-        (TEXTS, ("--engine", '{"model": "x"}'), "--engine is ['model']"),
-        (TEXTS, ("--engine", '{"max_model_len": "4k"}'), "--engine: max_model_len is '4k'"),
-        (TEXTS, ("--engine", '{"trust_remote_code": "false"}'), "trust_remote_code is 'false'"),
-        (TEXTS, ("--engine", '{"pipeline_parallel_size": "x"}'), "pipeline_parallel_size is 'x'"),
-        (None, ("--prompts", str(TEXTS), "--engine", '{"model": "x"}'), "--engine is ['model']"),
+        ('{"model": "x"}', "--engine is ['model']"),
+        ('{"max_model_len": "4k"}', "--engine: max_model_len is '4k'"),
+        ('{"trust_remote_code": "false"}', "trust_remote_code is 'false'"),
+        ('{"pipeline_parallel_size": "x"}', "pipeline_parallel_size is 'x'"),
     ],
 )
-def test_what_is_counted_is_said_before_an_engine_starts(run, texts, options, words):
-    assert words in refusal(run(TINY / "native", "--entries", "64", *options, texts=texts))
+def test_keywords_of_an_engine(run, engine, words):
+    assert words in refusal(run(TINY / "native", "--entries", "64", "--engine", engine))

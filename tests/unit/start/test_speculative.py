@@ -13,7 +13,7 @@ from tests.support.described import changed, problems, tiny_config
 from tests.support.drafts import inspect, valid_draft, write
 from tests.unit.start.configs import speculative_config
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.start.apply_engine import _set_for_a_start, take_back
+from vllm_eagle_ext.start.apply import _set_for_a_start, take_back
 from vllm_eagle_ext.start.rules.speculative import (
     adapters_meet_their_rows,
     one_length_stops_no_drafts,

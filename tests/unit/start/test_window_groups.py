@@ -13,7 +13,7 @@ from tests.support.described import changed, problems, tiny_config, with_text
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import inspect, valid_draft
 from tests.support.releases import is_release
-from vllm_eagle_ext.start.apply_engine import share_the_targets_group
+from vllm_eagle_ext.start.apply import share_the_targets_group
 from vllm_eagle_ext.start.rules.cache_groups import draft_cache_lies_in_one_group
 
 WINDOW, FLAG = 9, "disable_hybrid_kv_cache_manager"

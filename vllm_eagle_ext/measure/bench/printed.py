@@ -264,7 +264,15 @@ def reason(error: str) -> str:
 
 def advice(report: Report) -> list[str]:
     """Say of whole texts which K to serve with, and what not to trust."""
-    return [*_best(report), *_other_texts(report)]
+    lines = list(_best(report))
+    compared = [row for row in report.rows if row.same_texts is not None]
+    if other := [row for row in compared if not row.same_texts]:
+        lines.append(
+            f"texts differ from those without a draft in {len(other)} of {len(compared)} rows "
+            f"({_names(report, (row.variant for row in other))}): `vllm-eagle verify` tells near-ties "
+            "from faults."
+        )
+    return lines
 
 
 def _best(report: Report) -> Iterator[str]:
@@ -290,19 +298,9 @@ def _verdict_on_k(rows: Sequence[Row]) -> str:
     gain, k = max(sure or judged, key=lambda pair: pair[0].median)
     best = f"{'the best is ' if len(judged) > 1 else ''}K={k}, {gain_text(gain)} of no draft"
     if gain.low > 1:
-        alike = [f"K={other}" for one, other in judged if other != k and one.overlaps(gain)]
+        alike = [f"K={other}" for near, other in judged if other != k and near.overlaps(gain)]
         return f"{best}; within its interval: {', '.join(alike)}" if gain.pairs > 1 and alike else best
     return f"no draft is faster; {best}" if gain.high < 1 else f"no difference is seen; {best}"
-
-
-def _other_texts(report: Report) -> Iterator[str]:
-    compared = [row for row in report.rows if row.same_texts is not None]
-    if other := [row for row in compared if not row.same_texts]:
-        yield (
-            f"texts differ from those without a draft in {len(other)} of {len(compared)} rows "
-            f"({_names(report, (row.variant for row in other))}): `vllm-eagle verify` tells near-ties "
-            "from faults."
-        )
 
 
 def recommendation(report: Report) -> Iterator[str]:

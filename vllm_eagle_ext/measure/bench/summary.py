@@ -145,7 +145,7 @@ def metrics_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
 def added(counts: Sequence[Sequence[int]]) -> list[int]:
     """Add counts per position, of which some reach further than others."""
     longest = max(map(len, counts), default=0)
-    return [sum(one[place] for one in counts if place < len(one)) for place in range(longest)]
+    return [sum(own[place] for own in counts if place < len(own)) for place in range(longest)]
 
 
 def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
-from vllm_eagle_ext.measure.engine.load import Load, Measured, StepLoad, TimedSteps
+from vllm_eagle_ext.measure.engine.load import Answer, Load, Measured, StepLoad, TimedSteps
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.start.failed_start import cause_of
 
@@ -83,7 +83,8 @@ class EngineProcess:
 
     def load(self, load: Load, progress: Callable[[int], None] | None = None) -> Measured:
         """Decode a load; `progress` is called with the number of requests that have ended."""
-        return Measured.from_json(self.ask({"do": "load", **asdict(load)}, progress))
+        said = self.ask({"do": "load", **asdict(load)}, progress)
+        return Measured(said["seconds"], [Answer(**answer) for answer in said["answers"]])
 
     def steps(self, load: StepLoad) -> TimedSteps:
         """Time decode steps of requests that decode together."""

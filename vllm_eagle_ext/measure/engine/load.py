@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Answer:
 def accepted_of(histograms: Sequence[Sequence[int]]) -> list[int]:
     """Count accepted tokens per position, from steps by how many they accepted."""
     longest = max(map(len, histograms), default=0)
-    return [sum(sum(one[place:]) for one in histograms) for place in range(1, longest)]
+    return [sum(sum(each[place:]) for each in histograms) for place in range(1, longest)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +86,6 @@ class Measured:
         """Return the tokens of each answer."""
         return [answer.tokens for answer in self.answers]
 
-    @classmethod
-    def from_json(cls, keys: dict[str, Any]) -> Measured:
-        return cls(keys["seconds"], [Answer(**answer) for answer in keys["answers"]])
-
 
 _MOST_BINS = 8
 _NO_CATEGORY = "(none)"
@@ -109,7 +104,7 @@ def spread_of(
     of 1 to at least K + 1, which hold their lower bound, and the length by category."""
     width = math.ceil(k / _MOST_BINS) or 1
     bins = {f"{start}-{start + width}": 0.0 for start in range(1, k + 1, width)}
-    for length in map(length_of, ([one] for one in histograms)):
+    for length in map(length_of, ([each] for each in histograms)):
         if length:
             bins[list(bins)[min(int((length - 1) / width), len(bins) - 1)]] += 1
     own: dict[str, list[Sequence[int]]] = {}

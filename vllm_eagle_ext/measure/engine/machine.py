@@ -59,9 +59,9 @@ def _busy_s() -> float:
     """Return the seconds that all processors together were busy."""
     import psutil
 
-    found = psutil.cpu_times()
+    times = psutil.cpu_times()
     idle = ("idle", "iowait", "guest", "guest_nice")  # a guest's time is in user time as well
-    return float(sum(found) - sum(getattr(found, name, 0.0) for name in idle))
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in idle))
 
 
 def used_s() -> float:
@@ -78,13 +78,11 @@ def used_s() -> float:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    releases = {"python": platform.python_version()}
     for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            releases[package] = metadata.version(package)
+    return releases
 
 
 def processor() -> str:

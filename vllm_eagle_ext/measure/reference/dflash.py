@@ -33,6 +33,7 @@ import torch
 
 from vllm_eagle_ext.measure.reference.eagle3 import (
     ReferenceDraft,
+    attention_of,
     project,
     read_draft_config,
     read_tensors,
@@ -75,10 +76,7 @@ class DFlashReference:
             lm_head=lm_head,
             target_ids=torch.arange(len(lm_head)),
             layers=config["num_hidden_layers"],
-            heads=config["num_attention_heads"],
-            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
-            head_dim=config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"],
-            eps=config["rms_norm_eps"],
+            **attention_of(config),
             rotary=replace(read_rotary(config), pairs=config.get("is_neox_style") is False),
             causal=[False] * config["num_hidden_layers"],
             windows=[None] * config["num_hidden_layers"],

@@ -41,6 +41,17 @@ def read_draft_config(folder: Path) -> dict[str, Any]:
     return {**config.get("transformer_layer_config", {}), **config}
 
 
+def attention_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of both references that size attention, and the norms' epsilon."""
+    heads = config["num_attention_heads"]
+    return {
+        "heads": heads,
+        "kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "eps": config["rms_norm_eps"],
+    }
+
+
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of all files, by canonical name."""
     files = sorted(folder.glob("*.safetensors"))
@@ -63,8 +74,8 @@ class _Under(Mapping[str, torch.Tensor]):
         return f"{self._prefix}{name}" in self._tensors
 
     def __iter__(self) -> Iterator[str]:
-        found = (name for name in self._tensors if name.startswith(self._prefix))
-        return (name.removeprefix(self._prefix) for name in found)
+        prefix = self._prefix
+        return (name.removeprefix(prefix) for name in self._tensors if name.startswith(prefix))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -156,16 +167,11 @@ class Eagle3Reference:
 
     @staticmethod
     def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
-        heads = config["num_attention_heads"]
+        flags = ("fc_norm", "norm_output", "norm_before_residual")
         return {
-            "heads": heads,
-            "kv_heads": config.get("num_key_value_heads") or heads,
-            "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-            "eps": config["rms_norm_eps"],
+            **attention_of(config),
             "rotary": read_rotary(config),
-            "fc_norm": bool(config.get("fc_norm")),
-            "norm_output": bool(config.get("norm_output")),
-            "norm_before_residual": bool(config.get("norm_before_residual")),
+            **{flag: bool(config.get(flag)) for flag in flags},
             "gate_layout": config.get("gate_layout"),
         }
 
@@ -265,17 +271,17 @@ class Eagle3Reference:
         """Return the chain of k tokens that starts at row `start`, on `true_rows`."""
         logits, g, cache = rows[0][start], rows[1][start], rows[2][: start + 1]
         tokens: list[int] = []
-        margins: list[float] = []
-        firsts: list[float] = []
+        values: list[list[float]] = []  # of the first and second choice
         for step in range(k):
             if step:
                 token, g = self.next_inputs(tokens[-1], g)
                 logits, g = self.row(token, g, start + step, cache)
             best = logits.topk(2)
             tokens.append(int(self.target_ids[best.indices[0]]))
-            margins.append(float(best.values[0] - best.values[1]))
-            firsts.append(float(best.values[0]))
-        return ReferenceDraft(tokens, margins, firsts)
+            values.append(best.values.tolist())
+        return ReferenceDraft(
+            tokens, [first - second for first, second in values], [first for first, _ in values]
+        )
 
     def next_inputs(self, token: int, feedback: torch.Tensor) -> tuple[int, torch.Tensor]:
         """Return the inputs of the row after one that drafted `token`."""

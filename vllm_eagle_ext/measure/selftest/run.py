@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -82,16 +82,11 @@ class SelfTest:
 
     def to_json(self) -> dict[str, Any]:
         sections = {
-            "selftest": FORMAT,
-            "exit_code": self.exit_code,
-            "quick": self.quick,
-            "device": self.device,
-            "versions": self.versions,
+            "selftest": FORMAT, "exit_code": self.exit_code, "quick": self.quick,
+            "device": self.device, "versions": self.versions,
             "checks": [_to_json(checked) for checked in self.checks],
-            "copy_bandwidth": self.bandwidth,
-            "times": self.times,
-            "left_out": self.left_out,
-        }
+            "copy_bandwidth": self.bandwidth, "times": self.times, "left_out": self.left_out,
+        }  # fmt: skip
         return {key: without_paths(value) for key, value in sections.items()}
 
 
@@ -109,19 +104,14 @@ def without_paths(value: Any) -> Any:
 def _to_json(checked: Checked) -> dict[str, Any]:
     """Return a check as JSON, without the values of parts that are equal in all bits."""
     result = checked.result
-    found: dict[str, Any] = {
-        "case": checked.case,
-        "kernels": result.kernels,
-        "shapes": result.shapes,
-        "ok": result.ok,
+    equal = {part.name for part in result.parts if part.ok and part.limit is None}
+    return {
+        "case": checked.case, "kernels": result.kernels, "shapes": result.shapes, "ok": result.ok,
         "milliseconds_with_compilation": round(result.milliseconds, 1),
-    }
-    if result.error is not None:
-        found["error"] = result.error
-    equal = [part.name for part in result.parts if part.ok and part.limit is None]
-    found["equal"] = sorted(set(equal))
-    found["parts"] = [asdict(part) for part in result.parts if not part.ok or part.limit is not None]
-    return found
+        **({} if result.error is None else {"error": result.error}),
+        "equal": sorted(equal),
+        "parts": [asdict(part) for part in result.parts if not part.ok or part.limit is not None],
+    }  # fmt: skip
 
 
 class SelfTestCase(NamedTuple):
@@ -135,14 +125,8 @@ class SelfTestCase(NamedTuple):
     @property
     def shapes(self) -> Shapes:
         key_heads, value_heads = TARGETS[self.target]
-        return Shapes(
-            H=key_heads // self.ranks,
-            HV=value_heads // self.ranks,
-            DK=WIDTH,
-            DV=WIDTH,
-            T=1 + self.k,
-            state=self.state,
-        )
+        H, HV = key_heads // self.ranks, value_heads // self.ranks
+        return Shapes(H=H, HV=HV, DK=WIDTH, DV=WIDTH, T=1 + self.k, state=self.state)
 
     def __str__(self) -> str:
         return f"{self.target}, TP {self.ranks}, K {self.k}, {_name(self.state)} state"
@@ -227,37 +211,35 @@ def _jobs(
             yield "CUDA graph", partial(check_in_a_graph, each, FEW, device)
 
 
-def _time_kernels(found: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
+def _time_kernels(result: SelfTest, kernels: Sequence[Kernels], *, quick: bool, watch: Watch) -> None:
     """Time only what is right: what is wrong may well be fast."""
-    heads, device = TARGETS[TIMED], torch.device("cuda")
     batches = QUICK_BATCHES if quick else BATCHES
-    sizes = [(state, k, batch) for state in STATES for k in TIMED_KS for batch in batches]
+    sizes = list(product(STATES, TIMED_KS, batches))
     for number, (state, k, batch) in enumerate(sizes):
         case = f"times of K {k}, {batch} requests and states in {_name(state)}"
         watch(case, number, len(sizes))
         try:
-            found.bandwidth = found.bandwidth or timing.copy_bandwidth()
-            found.times += _times_of(heads, batch, k, state, kernels, found.bandwidth)
-        except Exception as error:  # noqa: BLE001 - what was found before is worth having
-            found.left_out.append(f"{case}: {error_line(error)}")
-            if is_device_lost(error, device):
+            result.bandwidth = result.bandwidth or timing.copy_bandwidth()
+            result.times += _times_of(TARGETS[TIMED], batch, k, state, kernels)
+        except Exception as error:  # noqa: BLE001 - what was timed before is worth having
+            result.left_out.append(f"{case}: {error_line(error)}")
+            if is_device_lost(error, torch.device("cuda")):
                 return
         torch.cuda.empty_cache()
     watch("times", len(sizes), len(sizes))
 
 
 def _times_of(
-    heads: tuple[int, int], batch: int, k: int, state: torch.dtype, kernels: Sequence[Kernels],
-    bandwidth: float,
-) -> list[dict[str, Any]]:  # fmt: skip
+    heads: tuple[int, int], batch: int, k: int, state: torch.dtype, kernels: Sequence[Kernels]
+) -> list[dict[str, Any]]:
     """Time one size, with as many layers as fit."""
     free, _ = torch.cuda.mem_get_info()
     cache = torch.cuda.get_device_properties("cuda").L2_cache_size
     layers = timing.layers_for(heads, batch, cache, state)
-    while layers > timing.LAYERS and timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
+    while timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
         layers -= 1
-    if timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
-        raise MemoryError(f"{free / 2**30:.1f} GiB are free")
+        if layers < timing.LAYERS:
+            raise MemoryError(f"{free / 2**30:.1f} GiB are free")
     scheme, accepted = timing.Scheme(heads, batch, k, "cuda", layers, state), (k + 1) // 2
     fused = scheme.fused(accepted)
     others = {"fused": fused} if fused else {}
@@ -269,7 +251,6 @@ def _times_of(
                 "replay": scheme.replay(each, accepted),
                 "per_token": scheme.per_token(each, accepted), **others,
             }),
-            "bound_ms": timing.floor_ms(heads, batch, k, bandwidth, layers, state),
         }
         for each in kernels
     ]  # fmt: skip
@@ -279,15 +260,11 @@ def _times_of(
 def check_in_a_graph(kernels: Kernels, shapes: Shapes, device: torch.device) -> KernelCheck:
     """Capture verify and commit on one row per request, replay them on one step and, in the same memory,
     on another, whose requests have other numbers of rows: vLLM captures graphs for varying widths so."""
-
-    plain = KernelCheck(kernels=f"CUDA graph: {kernels.name}", shapes=str(shapes))
-    try:
-        return replace(plain, parts=tuple(_graph_parts(kernels, shapes, device)))
-    except Exception as raised:  # noqa: BLE001 - the next check must have its turn
-        return replace(plain, error=error_line(raised), device_lost=is_device_lost(raised, device))
+    parts = _graph_parts(kernels, shapes, device)
+    return compared.collect(f"CUDA graph: {kernels.name}", shapes, device, parts)
 
 
-def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> list[Part]:
+def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> Iterator[Part]:
     step, other = (make_step(shapes, device, STEP_REQUESTS, seed) for seed in (0, 50))
     out, run = _plain_run(kernels, shapes, step)
     first, second = (copy_of(each, shapes) for each in (step, other))
@@ -296,14 +273,12 @@ def _graph_parts(kernels: Kernels, shapes: Shapes, device: torch.device) -> list
     _narrow(step)
     with torch.cuda.graph(graph):
         run()
-    parts = []
     for name, fresh in (("in a graph", first), ("with other rows", second)):
         _refill(step, fresh)
         out.fill_(float("nan"))
         graph.replay()
         torch.cuda.synchronize()
-        parts += _beside_plain_run(name, kernels, shapes, fresh, step, out)
-    return parts
+        yield from _beside_plain_run(name, kernels, shapes, fresh, step, out)
 
 
 def _plain_run(

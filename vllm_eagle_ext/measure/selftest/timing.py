@@ -180,18 +180,6 @@ def compare_times(runs: dict[str, Run]) -> dict[str, Any]:
     return compared
 
 
-def floor_ms(
-    heads: tuple[int, int], batch: int, k: int, bandwidth: float, layers: int = LAYERS,
-    dtype: torch.dtype = torch.float32,
-) -> float:  # fmt: skip
-    """Return the milliseconds that two reads and one write of each state, and a write and a read of its
-    records, take at the speed of a copy."""
-    H, HV = heads
-    state = HV * WIDTH * WIDTH * dtype.itemsize
-    records = (k + 1) * record_width(H, WIDTH, HV, WIDTH) * ROW_BYTES
-    return 1e3 * layers * batch * (3 * state + 2 * records) / bandwidth
-
-
 def copy_bandwidth() -> float:
     """Return bytes a second that a device-to-device copy reads and writes."""
     source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")

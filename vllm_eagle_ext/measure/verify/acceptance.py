@@ -122,9 +122,7 @@ class Paired:
 
 
 def judge_worth(
-    measured: Measured,
-    categories: Sequence[str | None] = (),
-    ids: Collection[int] = (),
+    measured: Measured, categories: Sequence[str | None] = (), ids: Collection[int] = ()
 ) -> Check:
     """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt.
     The draft can say these `ids` of the target, or all."""
@@ -183,7 +181,7 @@ def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], 
     said = [f"the draft's map has {sum(counted[i] for i in kept) / counted.total():.1%} of the tokens"]
     for shift, others in by_shift.items():
         gained, lost = (
-            [counted[i] for i in one & counted.keys()] for one in (others - kept, kept - others)
+            [counted[i] for i in ids & counted.keys()] for ids in (others - kept, kept - others)
         )
         share = sum(counted[i] for i in others) / counted.total()
         is_likely = len(gained) - len(lost) > _OF_IDS * sqrt(len(gained) + len(lost))
@@ -334,10 +332,9 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
 def weight_file_bytes(files: Mapping[str, int]) -> int:
     """Sum the bytes of those weight files, by name, that transformers reads."""
     own = {name: size for name, size in files.items() if "consolidated" not in name}
-    each = [
-        sum(size for name, size in own.items() if name.endswith(e)) for e in (".safetensors", ".bin")
-    ]
-    return each[0] or each[1]
+    ends = (".safetensors", ".bin")
+    tensors, pickled = (sum(size for name, size in own.items() if name.endswith(e)) for e in ends)
+    return tensors or pickled
 
 
 def _compare(request: VerifyRequest, spec: DraftSpec, greedy: Measured) -> Check:

@@ -125,7 +125,7 @@ def open_contexts(
         sums = [sum(openness[number, at + i] for i in range(DEPTH)) for at in range(starts)]
         at = max(range(starts), key=sums.__getitem__)
         best.append((sums[at], [*prompts[number], *texts[number][:at]]))
-    best.sort(key=lambda one: -one[0])
+    best.sort(key=lambda scored: -scored[0])
     return [context for _, context in best[:count]]
 
 

@@ -66,9 +66,9 @@ def print_verification(report: VerifyReport, console: Console) -> None:
     table = Table("check", "verdict", "found", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.columns[2].overflow = "fold"
     for check in report.checks:
-        found = [Text(printable(check.said))]
-        found += [Text(printable(line), style="dim") for line in check.details]
-        table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), Group(*found))
+        lines = [Text(printable(check.said))]
+        lines += [Text(printable(line), style="dim") for line in check.details]
+        table.add_row(check.name, Text(check.verdict.value, style=_STYLES[check.verdict]), Group(*lines))
     console.print(table)
     console.print(_conclusion(report))
 
@@ -106,12 +106,11 @@ def print_answer(answer: Comparison, console: Console) -> None:
     option, at = answer.question.option, answer.question.position
     decides = f"position {at + 1} of those accepted before"
     table = Table(option, "drafts", "acceptance per position", "length", decides)
-    for one in answer.measured:
-        rates = " ".join(f"{rate:.2f}" for rate in one.rates)
-        share = f"{one.share(at):.3f} ± {one.error(at):.3f}"
-        table.add_row(
-            json.dumps(one.value), str(one.drafts), rates, f"{one.acceptance_length:.2f}", share
-        )
+    for each in answer.measured:
+        rates = " ".join(f"{rate:.2f}" for rate in each.rates)
+        share = f"{each.share(at):.3f} ± {each.error(at):.3f}"
+        length = f"{each.acceptance_length:.2f}"
+        table.add_row(json.dumps(each.value), str(each.drafts), rates, length, share)
     console.print(table)
     if at:
         console.print(f"Before position {at + 1} both draft the same tokens.")

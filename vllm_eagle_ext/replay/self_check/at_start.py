@@ -8,7 +8,6 @@ nothing taken back.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,24 +33,22 @@ FALLEN_BACK = (
     "Self-check of replay FAILED: %s. These kernels gave wrong results here. The %s kernels, which "
     "passed, run instead. %s."
 )
+LEFT_TO_VLLM = (
+    "Self-check of replay FAILED: %s. The kernels gave wrong results here. vLLM's own scheme per_token "
+    "runs instead: one state block per draft token, so fewer requests fit. Ignore what the log and "
+    "/metrics said of replay before. %s."
+)
 ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
 
 
 def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
     """Read the sizes of one of vLLM's layers, those of this rank."""
     return Shapes(
-        H=layer.num_k_heads // layer.tp_size,
-        HV=layer.num_v_heads // layer.tp_size,
-        DK=layer.head_k_dim,
-        DV=layer.head_v_dim,
-        T=layer.num_spec + 1,
-        W=layer.conv_kernel_size,
-        model=layer.model_config.dtype,
-        state=layer.get_state_dtype()[1],
-        A_log=layer.A_log.dtype,
-        dt_bias=layer.dt_bias.dtype,
-        dim_first=is_conv_state_dim_first(),
-    )
+        H=layer.num_k_heads // layer.tp_size, HV=layer.num_v_heads // layer.tp_size,
+        DK=layer.head_k_dim, DV=layer.head_v_dim, T=layer.num_spec + 1, W=layer.conv_kernel_size,
+        model=layer.model_config.dtype, state=layer.get_state_dtype()[1],
+        A_log=layer.A_log.dtype, dt_bias=layer.dt_bias.dtype, dim_first=is_conv_state_dim_first(),
+    )  # fmt: skip
 
 
 def resolve_kernels(
@@ -89,10 +86,23 @@ def resolve_kernels(
             return kernels.replay
         failed += wrong
         if any(each.device_lost for each in verdicts):
-            raise _device_lost(failed)
+            raise _refusal(
+                failed,
+                "kernels that run on this device. After this error CUDA runs no other kernel in this "
+                "process, vLLM's own included",
+                f"{OPTION} 'per_token', with which no kernel of replay runs",
+            )
     # None is.
-    must = must_replay or option != "auto"
-    _refuse_or_say(failed, must_replay=must, speaks=group.rank_in_group == 0)
+    if must_replay or option != "auto":
+        raise _refusal(
+            failed,
+            "kernels that compute on this device what vLLM's own do, where states must be kept by "
+            f"replay: with {OPTION} 'replay', replay_kernels or enable_adaptive_verification, and on a "
+            "CPU with vLLM 0.32 where K changes (a schedule of K)",
+            f"leave out what of these is set: {OPTION} is 'per_token' then",
+        )
+    if group.rank_in_group == 0:
+        logger.error(LEFT_TO_VLLM, "; ".join(failed), ASK)
     return None
 
 
@@ -158,33 +168,8 @@ def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> lis
     return gathered[0] + others
 
 
-def _device_lost(failed: Sequence[str]) -> HybridStateError:
+def _refusal(failed: Sequence[str], allowed: str, remedy: str) -> HybridStateError:
     return HybridStateError(
-        field="self-check of replay's kernels",
-        value="; ".join(failed),
-        allowed="kernels that run on this device. After this error CUDA runs no other kernel in this "
-        "process, vLLM's own included",
-        remedy=f"{OPTION} 'per_token', with which no kernel of replay runs. {ASK}",
-    )
-
-
-def _refuse_or_say(failed: Sequence[str], *, must_replay: bool, speaks: bool) -> None:
-    lines = "; ".join(failed)
-    if must_replay:
-        raise HybridStateError(
-            field="self-check of replay's kernels",
-            value=lines,
-            allowed="kernels that compute on this device what vLLM's own do, where states must be kept "
-            f"by replay: with {OPTION} 'replay', replay_kernels or enable_adaptive_verification, and on "
-            "a CPU with vLLM 0.32 where K changes (a schedule of K)",
-            remedy=f"leave out what of these is set: {OPTION} is 'per_token' then. {ASK}",
-        )
-    if speaks:
-        logger.log(
-            logging.ERROR,
-            "Self-check of replay FAILED: %s. The kernels gave wrong results here. vLLM's own scheme "
-            "per_token runs instead: one state block per draft token, so fewer requests fit. Ignore "
-            "what the log and /metrics said of replay before. %s.",
-            lines,
-            ASK,
-        )
+        field="self-check of replay's kernels", value="; ".join(failed), allowed=allowed,
+        remedy=f"{remedy}. {ASK}",
+    )  # fmt: skip

@@ -39,9 +39,9 @@ class Part:
     name: str
     values: int
     differing: int
-    max_abs: float
-    max_rel: float  # of the largest expected magnitude
-    first: str | None  # where the first difference is, and what stands there
+    max_abs: float = 0.0
+    max_rel: float = 0.0  # of the largest expected magnitude
+    first: str | None = None  # where the first difference is, and what stands there
     error: float = 0.0  # relative to fp64, root mean square
     limit: float | None = None
 
@@ -77,17 +77,14 @@ class KernelCheck:
 
     def __str__(self) -> str:
         """Write one line."""
-        return f"{self.kernels} kernels, {self.shapes}: {self._found()}"
-
-    def _found(self) -> str:
-        if self.error is not None:
-            return f"failed with {self.error}"
         wrong = [str(part) for part in self.parts if not part.ok]
-        if wrong:
-            return "; ".join(wrong)
-        bounded = [str(part) for part in self.parts if part.limit is not None]
-        equal = "all bits as vLLM's own" if not bounded else "; ".join(bounded)
-        return f"{equal} ({self.milliseconds:.0f} ms)"
+        bounded = "; ".join(str(part) for part in self.parts if part.limit is not None)
+        said = (bounded or "all bits as vLLM's own") + f" ({self.milliseconds:.0f} ms)"
+        if self.error is not None:
+            said = f"failed with {self.error}"
+        elif wrong:
+            said = "; ".join(wrong)
+        return f"{self.kernels} kernels, {self.shapes}: {said}"
 
 
 class KernelError(Exception):
@@ -140,19 +137,26 @@ class Kernels(NamedTuple):
 
 @torch.inference_mode()
 def run(kernels: Kernels, shapes: Shapes, device: torch.device, seed: int = 0) -> KernelCheck:
-    """Check kernels on made-up steps. Never raises: a kernel that fails is a result, too."""
-    started = time.perf_counter()
-    parts: tuple[Part, ...] = ()
-    error, is_lost = None, False
-    try:
+    """Check kernels on made-up steps."""
+
+    def parts() -> Iterator[Part]:
         with torch.device("cpu"):  # vLLM builds models where another one is the default
             for requests in kernels.batches(shapes):
-                step = make_step(shapes, device, requests, seed)
-                parts += tuple(_compare_step(kernels, shapes, step))
+                yield from _compare_step(kernels, shapes, make_step(shapes, device, requests, seed))
+
+    return collect(kernels.name, shapes, device, parts())
+
+
+def collect(name: str, shapes: Shapes, device: torch.device, parts: Iterator[Part]) -> KernelCheck:
+    """Collect the parts of a check. Never raises: a kernel that fails is a result, too."""
+    started, compared = time.perf_counter(), list[Part]()
+    error, is_lost = None, False
+    try:
+        compared.extend(parts)
     except Exception as raised:  # noqa: BLE001 - whatever it is, these kernels do not serve
         error, is_lost = error_line(raised), is_device_lost(raised, device)
     return KernelCheck(
-        kernels=kernels.name, shapes=str(shapes), parts=parts, error=error, device_lost=is_lost,
+        kernels=name, shapes=str(shapes), parts=tuple(compared), error=error, device_lost=is_lost,
         milliseconds=1e3 * (time.perf_counter() - started),
     )  # fmt: skip
 
@@ -171,7 +175,9 @@ def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[
         kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
     yield compared
     if kernels.exact:
-        yield _compare_records(step)
+        keys = torch.cat([part[: step.num_rows].flatten(1) for part in step.rows[1:]], dim=1)
+        records = [step.cache.records[_block_of(step, i), :n] for i, n in enumerate(step.lengths)]
+        yield compare_bits("recorded inputs", torch.cat(records), keys)
     with calling("commit", device):
         commit = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
         commit(batch, plan)
@@ -226,20 +232,10 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     return compare_bits("plan", torch.stack(mine), torch.stack(expected))
 
 
-def _compare_records(step: MadeStep) -> Part:
-    keys = torch.cat([part[: step.num_rows].flatten(1) for part in step.rows[1:]], dim=1)
-    mine = [step.cache.records[_block_of(step, i), :length] for i, length in enumerate(step.lengths)]
-    return compare_bits("recorded inputs", torch.cat(mine), keys)
-
-
 def _compare_results(
-    kernels: Kernels,
-    step: MadeStep,
-    before: MadeStep,
-    theirs: PerToken,
-    out: torch.Tensor,
+    kernels: Kernels, step: MadeStep, before: MadeStep, theirs: PerToken, out: torch.Tensor,
     written: list[tuple[int, int, int]],
-) -> Iterator[Part]:
+) -> Iterator[Part]:  # fmt: skip
     """Compare outputs and written states with vLLM's own; those that may round otherwise with fp64."""
     count = step.num_rows
     ours = out[:count], torch.stack([step.cache.state[block] for _, _, block in written])
@@ -256,11 +252,8 @@ def _compare_results(
 
 def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the reference's outputs [N, HV, DV] and the states to write, in fp64."""
-    cache = before.cache._replace(
-        conv=before.cache.conv.clone(),
-        state=before.cache.state.double(),
-        records=before.cache.records.clone(),
-    )
+    conv, state, records = before.cache
+    cache = before.cache._replace(conv=conv.clone(), state=state.double(), records=records.clone())
     out, plan = before.rows.value.double(), empty_plan(before)
     reference.verify(before.rows, before.gating, cache, before.batch, out)
     reference.plan(before.batch, before.num_sampled, None, before.align, plan)
@@ -314,7 +307,7 @@ def compare_bits(name: str, mine: torch.Tensor, expected: torch.Tensor) -> Part:
     differs = _bits(mine) != _bits(expected)
     count = int(differs.sum())
     if not count:
-        return Part(name=name, values=mine.numel(), differing=0, max_abs=0.0, max_rel=0.0, first=None)
+        return Part(name=name, values=mine.numel(), differing=0)
     max_abs, max_rel = _largest(mine, expected)
     at = tuple(int(i) for i in torch.unravel_index(differs.flatten().int().argmax(), mine.shape))
     first = f"at {list(at)}: {mine[at].item():.6g} for {expected[at].item():.6g}"
@@ -327,15 +320,9 @@ def compare_error(name: str, mine: torch.Tensor, exact: torch.Tensor, limit: flo
     """Compare with fp64 values."""
     max_abs, max_rel = _largest(mine, exact)
     return Part(
-        name=name,
-        values=mine.numel(),
-        differing=int((mine.double() != exact).sum()),
-        max_abs=max_abs,
-        max_rel=max_rel,
-        first=None,
-        error=relative_error(mine, exact),
-        limit=limit,
-    )
+        name=name, values=mine.numel(), differing=int((mine.double() != exact).sum()),
+        max_abs=max_abs, max_rel=max_rel, error=relative_error(mine, exact), limit=limit,
+    )  # fmt: skip
 
 
 def relative_error(mine: torch.Tensor, exact: torch.Tensor) -> float:

@@ -113,7 +113,10 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
     column = int32([[block, 0] for block in blocks])[:, 0]
     return MadeStep(
         rows=_make_rows(shapes, int(starts[-1]), device, seed + 1),
-        gating=_make_gating(shapes, device, seed + 2),
+        gating=Gating(
+            _made_up(seed + 2, (shapes.HV,), shapes.A_log).to(device),
+            _made_up(seed + 102, (shapes.HV,), shapes.dt_bias).to(device),
+        ),
         cache=cache,
         whole=whole,
         batch=Batch(column, starts.to(device), int32([*scratch, NULL_BLOCK])),
@@ -149,13 +152,6 @@ def _make_rows(shapes: Shapes, count: int, device: torch.device, seed: int) -> R
     query, key, value = packed.split([H * DK, H * DK, HV * DV], dim=1)
     b, a = _made_up(seed + 100, (count, 2 * HV), shapes.model, 2.0).to(device).chunk(2, dim=1)
     return Rows(query.view(count, H, DK), key.view(count, H, DK), value.view(count, HV, DV), a, b)
-
-
-def _make_gating(shapes: Shapes, device: torch.device, seed: int) -> Gating:
-    return Gating(
-        _made_up(seed, (shapes.HV,), shapes.A_log).to(device),
-        _made_up(seed + 100, (shapes.HV,), shapes.dt_bias).to(device),
-    )
 
 
 def _parts(shapes: Shapes) -> list[tuple[tuple[int, ...], torch.dtype]]:

@@ -10,6 +10,7 @@ import torch
 from tests.support import breakage
 from tests.support.broken_kernels import SEEN, broken
 from tests.support.engine import has_gpu
+from tests.support.group_check import check_groups
 from vllm_eagle_ext.replay.self_check.compared import Kernels, run
 from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel
 
@@ -52,6 +53,12 @@ def test_shapes(shapes):
     result = run(SEQUENTIAL, shapes, CPU)
     assert result.ok, result
     assert str(shapes) in str(result)
+
+
+def test_cache_groups():
+    """The check that `benchmarks.gpu` makes of 48, as far as a CPU can run it."""
+    result = check_groups(SEQUENTIAL, SMALL, CPU, 3)
+    assert result.ok, result
 
 
 @pytest.mark.promise("kernels that are wrong on a device are seen when a worker starts")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.broken_kernels import SEEN, broken
+from tests.support.group_check import check_groups
 from vllm_eagle_ext.measure.selftest import run as selftest
 from vllm_eagle_ext.measure.selftest.run import FEW, cases
 from vllm_eagle_ext.replay.self_check.compared import run
@@ -40,8 +41,9 @@ def test_broken_kernels_are_seen(kernels, how):
     assert seen == (SEEN[how] if kernels.exact else SEEN[how] - {"recorded inputs"})
 
 
-def test_in_a_graph(kernels):
-    result = selftest.check_in_a_graph(kernels, FEW, torch.device("cuda"))
+@pytest.mark.parametrize("check", [selftest.check_in_a_graph, check_groups])
+def test_surroundings(kernels, check):
+    result = check(kernels, FEW, torch.device("cuda"))
     assert result.ok, result
 
 
