@@ -46,7 +46,8 @@ _Drafted = Annotated[
     ),
 ]
 _Options = Annotated[
-    str, typer.Option(help="With --by-vllm: plan for these options of eagle_ext, as JSON.")
+    str,
+    typer.Option(metavar="JSON", help="Let vLLM plan for these options of eagle_ext."),
 ]
 _Release = Annotated[
     str | None,
@@ -54,10 +55,11 @@ _Release = Annotated[
         help="Plan for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
     ),
 ]
-_Device = Annotated[
-    str | None,
+_Platform = Annotated[
+    str,
     typer.Option(
-        help="Plan for sm_80, sm_90, sm_100 or sm_120. Default: this GPU; sm_90 with --gpu-mem."
+        help="Plan for cpu, cuda, cuda:h100, cuda:h200 or cuda:b200. Default: as the installed vLLM; "
+        "cuda with --gpu-mem."
     ),
 ]
 _Prefill = Annotated[
@@ -82,7 +84,7 @@ _Length = Annotated[
     _count(about="Plan for requests of this many tokens. Default: the target's limit."),
 ]
 _Requests = Annotated[int, _count(about="Run at most this many requests at a time, as vllm serve does.")]
-_KvDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
+_KvCacheDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
 _Weights = Annotated[
     float | None,
     typer.Option(
@@ -94,9 +96,8 @@ _Reserve = Annotated[
     typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
 ]
 _ByVllm = Annotated[
-    bool, typer.Option("--by-vllm", help="Let vLLM plan any kind of target, in 15 CPU s.")
+    bool, typer.Option("--by-vllm", help="Let vLLM plan a hybrid target too, in 15 CPU s.")
 ]
-_Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 
 def plan(
@@ -110,23 +111,23 @@ def plan(
     max_num_seqs: _Requests = 1024,
     gpu_memory_utilization: _Share = 0.92,
     prefix_caching: _Caching = None,
-    kv_dtype: _KvDtype = "auto",
+    kv_cache_dtype: _KvCacheDtype = "auto",
     eagle_ext: _Options = "{}",
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
     download_dir: parameters.DownloadDir = None,
+    revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     vllm: _Release = None,
-    device: _Device = None,
+    platform: _Platform = "auto",
     gdn_prefill: _Prefill = "auto",
-    cpu: _Cpu = False,
     by_vllm: _ByVllm = False,
     as_json: parameters.AsJson = False,
 ) -> None:
     """Show the GPU memory that drafting needs, and what fits.
 
     It compares a recurrent state per draft token with replay, and loads no model. A target without
-    recurrent states needs --by-vllm.
+    recurrent states is planned by the installed vLLM, with its draft.
 
     Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
     target or the draft cannot be read.
@@ -134,7 +135,7 @@ def plan(
     if not (target or draft):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
     from vllm_eagle_ext.cli.plan_output import print_by_vllm, print_plans, to_json
-    from vllm_eagle_ext.plan.run import PlanRequest, run_plans
+    from vllm_eagle_ext.plan.run import PlanRequest, has_states, run_plans
 
     # The options become a request by their names.
     given = {field.name: context.params[field.name] for field in fields(PlanRequest)}
@@ -143,7 +144,7 @@ def plan(
     request, ks = PlanRequest(**given), list(dict.fromkeys(numbers(k, "-k")))
     # Plan each K, print, and end as the worst plan does.
     try:
-        if by_vllm:
+        if by_vllm or request.eagle_ext or not has_states(request):
             raise typer.Exit(print_by_vllm(request, ks, as_json=as_json))
         plans = run_plans(request, ks)
     except EagleExtError as error:

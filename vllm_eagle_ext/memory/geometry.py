@@ -183,11 +183,7 @@ def size(text: Mapping[str, Any], key: str) -> int:
 
 def layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
     """Count the layers with gated delta nets and those with full attention."""
-    if text.get("linear_num_key_heads") is None:
-        raise _bad_size(
-            "linear_num_key_heads", None, "the number of key heads of gated delta nets",
-            "add --by-vllm and a draft for a target without them: vLLM's own planner knows all layers",
-        )  # fmt: skip
+    size(text, "linear_num_key_heads")
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         interval = size(text, "full_attention_interval")

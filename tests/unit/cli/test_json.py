@@ -22,7 +22,7 @@ runner = CliRunner()
         ("check", *PAIR),
         ("check", "nowhere/at/all"),
         ("plan", *PAIR, "-k", "3", "--gpu-mem", "80"),
-        ("plan", *PAIR, "-k", "3,7", "--gpu-mem", "80"),
+        ("plan", "--target", str(TINY / "hybrid_target"), "-k", "3,7", "--gpu-mem", "80"),
         ("plan", "nowhere/at/all", "-k", "3"),
         ("verify", "nowhere/at/all"),
         ("bench", *PAIR, "--engine", '{"model": "other"}'),
