@@ -216,6 +216,7 @@ def _print_command(final: Final, console: Console) -> None:
 
 
 def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]]:
+    from vllm_eagle_ext.draft.rules.request import passed_positions
     from vllm_eagle_ext.memory.parameter_count import head_read
 
     target, at_once = result.target, spec.family.drafts_in_parallel
@@ -241,7 +242,9 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
         yield "head reads", str(read)
     yield "rope", str(spec.rope)
     if spec.trained_length:
-        yield "positions", f"{spec.trained_length} in its config.json"
+        most = target.max_position_embeddings
+        fewer = f", of the target's {most}" if passed_positions(spec, most) else ""
+        yield "positions", f"{spec.trained_length} in its config.json{fewer}"
     if spec.quantisation:
         yield "quantisation", spec.quantisation
 
