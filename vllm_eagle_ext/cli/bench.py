@@ -36,6 +36,8 @@ def bench(
     temperature: parameters.Temperature = 0.0,
     seed: parameters.Seed = 0,
     method: parameters.Method = None,
+    revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
     eagle_ext: parameters.EagleExt = "{}",
@@ -105,6 +107,8 @@ def _typed_request(context: typer.Context) -> dict[str, Any]:
     read: dict[str, Any] = {"drafts": given["draft"] or []}
     for name in ("engine", "speculative", "eagle_ext"):
         read[name] = json_object(given[name], options[name])
+    if given["target_revision"]:
+        read["engine"]["revision"] = given["target_revision"]
     for name, field in {"k": "ks", "concurrency": "concurrency", "contexts": "contexts"}.items():
         typed = given[name]
         read[field] = None if typed is None else numbers(typed, options[name])

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from vllm_eagle_ext.cli.terminal import MOST
+
 Draft = Annotated[str, typer.Argument(help="Name the folder or hub repository of the draft.")]
 Drafts = Annotated[
     list[str] | None,
@@ -39,6 +41,21 @@ Revision = Annotated[
 ]
 DownloadDir = Annotated[
     str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")
+]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len", min=1, max=MOST,
+        help="Serve texts of this many tokens. Default: the target's limit; check keeps to the draft's.",
+    ),
+]  # fmt: skip
+Ranks = Annotated[int, typer.Option("--tp", min=1, max=MOST, help="Use this tensor parallel size.")]
+Platform = Annotated[
+    str,
+    typer.Option(
+        help="Serve on cpu, cuda, cuda:h100, cuda:h200 or cuda:b200. Default: as the installed vLLM; "
+        "with --gpu-mem cuda. Without a GPU cuda is a described H100."
+    ),
 ]
 FirstPrompts = Annotated[
     int | None,
@@ -92,8 +109,8 @@ GateLayouts = Annotated[
     bool,
     typer.Option("--gate-layouts", help="Only compare acceptance of a gated draft under both layouts."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the results to this JSON file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the JSON to this file.")]
 # Of `bench`.
 Ks = Annotated[
     str | None,
@@ -169,11 +186,9 @@ Variants = Annotated[
         help="Measure these: none (no draft), stock (plain vLLM) and ours (vLLM with this package)."
     ),
 ]
-Engine = Annotated[str, typer.Option(help="Pass these further arguments to LLM(), as JSON.")]
-Speculative = Annotated[str, typer.Option(help="Add these further keys to speculative_config, as JSON.")]
-EagleExt = Annotated[
-    str, typer.Option(help="Set these options of eagle_ext in additional_config, as JSON.")
-]
+Engine = Annotated[str, typer.Option(help="Pass these further arguments to LLM().")]
+Speculative = Annotated[str, typer.Option(help="Add these further keys to speculative_config.")]
+EagleExt = Annotated[str, typer.Option(help="Set these options of eagle_ext in additional_config.")]
 Synthetic = Annotated[
     str,
     typer.Option(
@@ -183,7 +198,7 @@ Synthetic = Annotated[
 Dummy = Annotated[bool, typer.Option("--dummy", help="Give the target random weights.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Write results to this new folder. Default: bench-<time>."),
+    typer.Option(metavar="FOLDER", help="Write results to this new folder. Default: bench-<time>."),
 ]
 Schedule = Annotated[
     bool,

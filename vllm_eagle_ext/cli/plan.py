@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.terminal import MOST, console, fail, json_object, numbers
 from vllm_eagle_ext.errors import EagleExtError
-
-
-def _count(*names: str, about: str) -> Any:
-    return typer.Option(*names, min=1, max=MOST, help=about)
 
 
 def _finite(value: float | None) -> float | None:
@@ -45,21 +41,10 @@ _Drafted = Annotated[
         "-k", "--num-speculative-tokens", help="Draft this many tokens per step: 15, or 3,7,15."
     ),
 ]
-_Options = Annotated[
-    str,
-    typer.Option(metavar="JSON", help="Let vLLM plan for these options of eagle_ext."),
-]
 _Release = Annotated[
     str | None,
     typer.Option(
         help="Plan for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
-    ),
-]
-_Platform = Annotated[
-    str,
-    typer.Option(
-        help="Plan for cpu, cuda, cuda:h100, cuda:h200 or cuda:b200. Default: as the installed vLLM; "
-        "cuda with --gpu-mem."
     ),
 ]
 _Prefill = Annotated[
@@ -78,12 +63,9 @@ _Draft = Annotated[
     str | None,
     typer.Argument(help="Count the memory of this draft too: a folder or hub repository."),
 ]
-_Ranks = Annotated[int, _count("--tp", about="Plan for this tensor parallel size.")]
-_Length = Annotated[
-    int | None,
-    _count(about="Plan for requests of this many tokens. Default: the target's limit."),
+_Requests = Annotated[
+    int, typer.Option(min=1, max=MOST, help="Run at most this many requests, as vllm serve does.")
 ]
-_Requests = Annotated[int, _count(about="Run at most this many requests at a time, as vllm serve does.")]
 _KvCacheDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
 _Weights = Annotated[
     float | None,
@@ -96,7 +78,7 @@ _Reserve = Annotated[
     typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
 ]
 _ByVllm = Annotated[
-    bool, typer.Option("--by-vllm", help="Let vLLM plan a hybrid target too, in 15 CPU s.")
+    bool, typer.Option("--by-vllm", help="Let vLLM plan a hybrid target too, as with --eagle-ext.")
 ]
 
 
@@ -106,20 +88,20 @@ def plan(
     draft: _Draft = None,
     target: parameters.Target = None,
     gpu_mem: _Memory = None,
-    tp: _Ranks = 1,
-    max_model_len: _Length = None,
+    tp: parameters.Ranks = 1,
+    max_model_len: parameters.Length = None,
     max_num_seqs: _Requests = 1024,
     gpu_memory_utilization: _Share = 0.92,
     prefix_caching: _Caching = None,
     kv_cache_dtype: _KvCacheDtype = "auto",
-    eagle_ext: _Options = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
     download_dir: parameters.DownloadDir = None,
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     vllm: _Release = None,
-    platform: _Platform = "auto",
+    platform: parameters.Platform = "auto",
     gdn_prefill: _Prefill = "auto",
     by_vllm: _ByVllm = False,
     as_json: parameters.AsJson = False,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.version import INSTALL_VLLM
@@ -30,7 +31,61 @@ _ENDS = (signal.SIGTERM, signal.SIGHUP)  # of `timeout`, `docker stop` and a clo
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer exports it under no name
 _NAMING = ("--target", "--draft", "--out", "--texts", "--prompts")  # "" would be the working folder
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_WIDE = 1000  # columns of a pipe
 _BRIEF = 400  # characters of another library's error
+
+
+_KINDS = {
+    "DRAFT": "draft", "TARGET": "target", "FOLDER": "download_dir", "FILE": "out prompts texts",
+    "JSON": "engine speculative eagle_ext",
+}  # fmt: skip
+_OF_TYPES = {int: "N", float: "X", str: "TEXT"}
+_SECTIONS = {
+    "Draft and target": "target k method revision target_revision download_dir speculative eagle_ext",
+    "vLLM": "vllm platform tp engine max_model_len max_num_seqs gpu_memory_utilization prefix_caching "
+    "kv_cache_dtype gdn_prefill",
+    "Options": "",
+    "Output": "everything as_json out force help",
+}
+_MANY = 10  # options, which need sections
+
+
+def _of(name: str, table: Mapping[str, str], other: str) -> str:
+    return next((title for title, names in table.items() if name in names.split()), other)
+
+
+class Command(TyperCommand):
+    """Names the kinds of values, and lists many options in sections.
+
+    They are not rich's panels, which cut the names of options at 80 columns.
+    """
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        params: list[Any] = self.params
+        for each in params:
+            name, kind = each.name, _OF_TYPES.get(each.type_descriptor.annotation, "")
+            is_argument = each.param_type_name == "argument"
+            if each.metavar is None and not getattr(each, "is_flag", False):
+                each.metavar = name.upper() if is_argument else _of(name, _KINDS, kind) or None
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        listed: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *_SECTIONS)}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is None:
+                continue
+            if each.param_type_name == "argument":
+                listed["Arguments"].append((record[0].partition(" <")[0], record[1]))
+            else:
+                many = _SECTIONS if len(self.params) > _MANY else {}
+                listed[_of(each.name or "", many, "Options")].append(record)
+        for title, records in listed.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Group(TyperGroup):
@@ -50,8 +105,7 @@ class Group(TyperGroup):
         try:
             return super().invoke(context)
         except _UsageError as error:
-            words = context.meta.get("words", ())
-            if "--json" not in words or words[0] == "selftest":  # whose --json names a file
+            if "--json" not in context.meta.get("words", ()):
                 raise
             fail(error.format_message(), as_json=True)
 
@@ -149,7 +203,23 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Plain(Console):
-    """Shows each str on one line, in a table too, and escapes what would act on the terminal."""
+    """Shows each str on one line, in a table too, and escapes what would act on the terminal.
+
+    In a pipe no table is wrapped, unless COLUMNS says where, and no line ends in blanks.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = _WIDE
+
+    def print(self, *objects: Any, **given: Any) -> None:
+        if self.is_terminal:
+            return super().print(*objects, **given)
+        with self.capture() as kept:
+            super().print(*objects, **given)
+        self.file.write(re.sub(" +$", "", kept.get(), flags=re.MULTILINE))
+        return self.file.flush()
 
     def render_str(self, text: str, **given: Any) -> Text:
         return super().render_str(printable(text), **given)

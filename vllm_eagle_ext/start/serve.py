@@ -66,7 +66,7 @@ def serve_words(
 def _served_length(result: CheckResult) -> int | None:
     """Return the draft's positions, where texts as long as the target's would pass them."""
     spec = result.inspection.spec
-    return spec and passed_positions(spec, result.target.max_position_embeddings)
+    return passed_positions(spec, result.target.max_position_embeddings) if spec else None
 
 
 def _option(name: str, value: str) -> list[str]:

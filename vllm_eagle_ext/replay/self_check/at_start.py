@@ -34,7 +34,7 @@ FALLEN_BACK = (
     "Self-check of replay FAILED: %s. These kernels gave wrong results here. The %s kernels, which "
     "passed, run instead. %s."
 )
-ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
+ASK = "`vllm-eagle selftest --out selftest.json` tests this machine at length; please send the file in"
 
 
 def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:
