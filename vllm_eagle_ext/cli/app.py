@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.bench import bench, tune
+from vllm_eagle_ext.cli.bench import bench
 from vllm_eagle_ext.cli.check import check, convert, rule
 from vllm_eagle_ext.cli.plan import plan
 from vllm_eagle_ext.cli.selftest import selftest
@@ -28,8 +28,7 @@ app = typer.Typer(
 
 
 def _with_example(words: str) -> Any:
-    name = words.partition(" ")[0]
-    return app.command(name, cls=Command, epilog=f"Example: vllm-eagle {words}")
+    return app.command(words.split()[0], cls=Command, epilog=f"Example: vllm-eagle {words}")
 
 
 # In the order in which they are listed, and used.
@@ -39,10 +38,6 @@ _with_example("convert DRAFT OUT --target TARGET")(convert)
 _with_example("plan DRAFT --target TARGET -k 3,7 --gpu-mem 80")(plan)
 _with_example("verify DRAFT --target TARGET --quick")(verify_draft)
 _with_example("bench DRAFT --target TARGET -k 3,5,7")(bench)
-app.command(
-    hidden=True, add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(tune)  # fmt: skip
 _with_example("vocabulary DRAFT --target TARGET --texts answers.jsonl")(vocabulary)
 _with_example("selftest --out selftest.json")(selftest)
 

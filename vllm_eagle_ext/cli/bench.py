@@ -79,20 +79,13 @@ def bench(
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
-        is_left = (path / REPORT).exists()
-        left = f"What was measured is in {path}." if is_left else "No report was written yet."
-        fail(f"Interrupted. {left}", as_json=as_json)
+        left = f"What was measured is in {path}" if (path / REPORT).exists() else "No report was written"
+        fail(f"Interrupted. {left}.", as_json=as_json)
     # Print, and end as the report says.
     code = exit_code(report) if (path / REPORT).exists() else 2
     if as_json:
         typer.echo(json_text(report.model_dump(), code))
     raise typer.Exit(code)
-
-
-def tune() -> None:
-    """Name the command that does it now."""
-    line = "`vllm-eagle tune` is now `vllm-eagle bench --schedule`; -k 1,2,4 is what --lengths was."
-    fail(line, as_json="--json" in sys.argv)
 
 
 def _typed_request(context: typer.Context) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle check`, `rule` and `convert`: what a draft is, whether it will be served rightly, what the
-rules want, and a copy for vLLM without this package. No engine starts."""
+"""`vllm-eagle check`, `rule` and `convert` as typed. No engine starts."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
@@ -82,16 +80,17 @@ def check(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
         platform=platform, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
+    waiting = console(stderr=True).status  # seen on a terminal only
     try:
         # Read the files, and apply the rules.
-        with _waiting("reading weights" if weights else "reading files"):
+        with waiting("reading weights" if weights else "reading files"):
             result = run_check(request, (lambda *_: None) if weights else None)
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.
         answer = Answer(verdict="not asked", why="--quick")
         if not quick:
-            with _waiting("asking vLLM, which takes some 10 s"):
+            with waiting("asking vLLM, which takes some 10 s"):
                 answer = ask_engine(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
@@ -102,14 +101,6 @@ def check(
     else:
         print_verdict(final, console(), everything=everything)
     raise typer.Exit(final.exit_code)
-
-
-def _waiting(what: str) -> AbstractContextManager[Any]:
-    """Say on a terminal what takes a while; stderr has it, and it goes when it is done."""
-    from rich.console import Console
-
-    errors = Console(stderr=True)
-    return errors.status(what) if errors.is_terminal else nullcontext()
 
 
 def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints it.")]) -> None:
@@ -149,12 +140,11 @@ def convert(
 ) -> None:
     """Make a copy of a draft that vLLM serves without this package.
 
-    It adds keys to config.json. The weights are hard links to the draft's files, which you
-    must not edit in place; where the file system has no links they are copied.
-    A draft that vLLM serves as it is published is not copied.
+    It adds keys to config.json. The weights are hard links to the draft's files where the file system
+    has them: do not edit those in place. A draft that vLLM serves as published is not copied.
 
-    Exits with 0 if vLLM serves the draft or its copy, and with 1 if it cannot. Exits with 2 if the draft
-    cannot be read or OUT cannot be written.
+    Exits with 0 if vLLM serves the draft or its copy, with 1 if it cannot, and with 2 if a file cannot
+    be read or written.
     """
     from vllm_eagle_ext.start.check import CheckRequest, run_check
     from vllm_eagle_ext.start.convert import convert as plan
@@ -165,12 +155,11 @@ def convert(
     code = 0
     try:
         require_new_folder(out)
-        result = run_check(
-            CheckRequest(
-                draft=draft, target=target, k=k, revision=revision, options={},
-                engine={"revision": target_revision},
-            )
-        )  # fmt: skip
+        engine = {"revision": target_revision}
+        request = CheckRequest(
+            draft=draft, target=target, k=k, revision=revision, options={}, engine=engine
+        )
+        result = run_check(request)
         try:
             found = plan(result, in_speculators_format=format_ == "speculators")
         except UnsupportedDraftError as refusal:

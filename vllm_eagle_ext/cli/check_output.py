@@ -216,7 +216,6 @@ def _print_command(final: Final, console: Console) -> None:
 
 
 def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]]:
-    from vllm_eagle_ext.draft.rules.request import passed_positions
     from vllm_eagle_ext.memory.parameter_count import head_read
 
     target, at_once = result.target, spec.family.drafts_in_parallel
@@ -243,7 +242,7 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
     yield "rope", str(spec.rope)
     if spec.trained_length:
         most = target.max_position_embeddings
-        fewer = f", of the target's {most}" if passed_positions(spec, most) else ""
+        fewer = f", of the target's {most}" if most and most > spec.trained_length else ""
         yield "positions", f"{spec.trained_length} in its config.json{fewer}"
     if spec.quantisation:
         yield "quantisation", spec.quantisation

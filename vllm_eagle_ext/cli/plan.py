@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle plan` as typed: what speculation will cost a target in memory, before serving it."""
+"""`vllm-eagle plan` as typed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Caching = Annotated[
     bool | None,
     typer.Option(
         "--prefix-caching/--no-prefix-caching",
-        help="Plan with or without prefix caching. Default: on, except for hybrid targets on a CPU.",
+        help="Plan with prefix caching. Default: except for hybrid targets on a CPU.",
     ),
 ]
 _Memory = Annotated[
@@ -32,7 +32,7 @@ _Memory = Annotated[
     typer.Option(
         min=0.001,
         callback=_finite,
-        help="Plan for this many GiB of one GPU, or of one CPU node. Default: as this machine has.",
+        help="Plan for so many GiB of one GPU or CPU node. Default: this machine's, or the platform's.",
     ),
 ]
 _Drafted = Annotated[
@@ -43,35 +43,25 @@ _Drafted = Annotated[
 ]
 _Release = Annotated[
     str | None,
-    typer.Option(
-        help="Plan for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
-    ),
+    typer.Option(help="Plan for this vLLM release. Default: the installed one, else 0.33."),
 ]
 _Prefill = Annotated[
     str,
-    typer.Option(
-        help="Plan for this --gdn-prefill-backend of vllm serve: auto, triton, flashinfer, cutedsl."
-    ),
+    typer.Option(help="Plan for this --gdn-prefill-backend: auto, triton, flashinfer, cutedsl."),
 ]
 _Share = Annotated[
     float,
-    typer.Option(
-        min=0.01, max=1, callback=_finite, help="Use this share of the memory, as vllm serve does."
-    ),
+    typer.Option(min=0.01, max=1, callback=_finite, help="Use this share of the memory."),
 ]
 _Draft = Annotated[
     str | None,
-    typer.Argument(help="Count the memory of this draft too: a folder or hub repository."),
+    typer.Argument(help="Count this draft too: a folder or hub repository."),
 ]
-_Requests = Annotated[
-    int, typer.Option(min=1, max=MOST, help="Run at most this many requests, as vllm serve does.")
-]
-_KvCacheDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
+_Requests = Annotated[int, typer.Option(min=1, max=MOST, help="Run at most this many requests.")]
+_KvCacheDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype.")]
 _Weights = Annotated[
     float | None,
-    typer.Option(
-        min=0, callback=_finite, help="Assume this size of the whole target. Default: as its files are."
-    ),
+    typer.Option(min=0, callback=_finite, help="Assume this size of the target. Default: its files'."),
 ]
 _Reserve = Annotated[
     float,
@@ -111,8 +101,8 @@ def plan(
     It compares a recurrent state per draft token with replay, and loads no model. A target without
     recurrent states is planned by the installed vLLM, with its draft.
 
-    Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
-    target or the draft cannot be read.
+    Exits with 0 if a request fits for every K, with 1 if for some K none does, and with 2 if a file
+    cannot be read.
     """
     if not (target or draft):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_text, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_text, require_engine, write_out
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
@@ -29,14 +29,12 @@ def selftest(
 ) -> None:
     """Compare the kernels of replay with vLLM's own here.
 
-    It needs no model. On a GPU it times both. The JSON is fit to be sent in: it holds no host names or
-    paths.
+    It needs no model. On a GPU it times both. The JSON holds no host names or paths: send it in.
 
-    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing could be
-    checked.
+    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing was checked.
     """
     require_engine(as_json=as_json)
-    from vllm_eagle_ext.measure.outputs import require_writable, write_whole
+    from vllm_eagle_ext.measure.outputs import require_writable
     from vllm_eagle_ext.measure.selftest.run import run_selftest
 
     try:
@@ -51,11 +49,7 @@ def selftest(
         typer.echo(text)
     else:
         print_selftest(result, console())
-    try:
-        if out is not None:
-            write_whole(out, text)
-    except OSError as error:
-        fail(f"--out {out} cannot be written: {error.strerror}. Name another file.")
+    write_out(out, text)
     raise typer.Exit(result.exit_code)
 
 

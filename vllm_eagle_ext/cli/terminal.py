@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -29,7 +30,6 @@ MOST = 2**31 - 1  # of any number of things
 SCHEMA = 1  # of what --json prints; a key that goes or changes its meaning raises it
 _ENDS = (signal.SIGTERM, signal.SIGHUP)  # of `timeout`, `docker stop` and a closed terminal
 _UsageError: Any = typer.BadParameter.__mro__[1]  # typer exports it under no name
-_NAMING = ("--target", "--draft", "--out", "--texts", "--prompts")  # "" would be the working folder
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _WIDE = 1000  # columns of a pipe
 _BRIEF = 400  # characters of another library's error
@@ -54,38 +54,36 @@ def _of(name: str, table: Mapping[str, str], other: str) -> str:
     return next((title for title, names in table.items() if name in names.split()), other)
 
 
-class Command(TyperCommand):
-    """Names the kinds of values, and lists many options in sections.
+def _is_argument(each: Any) -> bool:
+    return bool(each.param_type_name == "argument")
 
-    They are not rich's panels, which cut the names of options at 80 columns.
-    """
+
+class Command(TyperCommand):
+    """Names the kinds of values, and lists many options in sections, as rich's panels cut names."""
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         params: list[Any] = self.params
         for each in params:
-            name, kind = each.name, _OF_TYPES.get(each.type_descriptor.annotation, "")
-            is_argument = each.param_type_name == "argument"
-            if each.metavar is None and not getattr(each, "is_flag", False):
-                each.metavar = name.upper() if is_argument else _of(name, _KINDS, kind) or None
+            kind = _OF_TYPES.get(each.type_descriptor.annotation, "")
+            named = each.name.upper() if _is_argument(each) else _of(each.name, _KINDS, kind)
+            if not getattr(each, "is_flag", False):
+                each.metavar = each.metavar or named or None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        listed: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", *_SECTIONS)}
+        sections = _SECTIONS if len(self.params) > _MANY else {"Options": ""}
+        listed: dict[str, Any] = {title: [] for title in ("Arguments", *sections)}
         for each in self.get_params(ctx):
-            if (record := each.get_help_record(ctx)) is None:
-                continue
-            if each.param_type_name == "argument":
-                listed["Arguments"].append((record[0].partition(" <")[0], record[1]))
-            else:
-                many = _SECTIONS if len(self.params) > _MANY else {}
-                listed[_of(each.name or "", many, "Options")].append(record)
-        for title, records in listed.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+            title = "Arguments" if _is_argument(each) else _of(str(each.name), sections, "Options")
+            if record := each.get_help_record(ctx):
+                name = record[0].partition(" <")[0] if _is_argument(each) else record[0]
+                listed[title].append((name, record[1]))
+        for title in filter(listed.get, listed):
+            with formatter.section(title):
+                formatter.write_dl(listed[title])
 
 
 class Group(TyperGroup):
@@ -93,12 +91,10 @@ class Group(TyperGroup):
 
     def resolve_command(self, context: Any, words: list[str]) -> Any:
         context.meta["words"] = tuple(words)
-        apart = [
-            word for given in words for word in (given.split("=", 1) if given[:2] == "--" else [given])
-        ]
-        for before, given in pairwise(["", *apart]):
-            if not given and (before in _NAMING or before[:1] != "-"):
-                raise typer.BadParameter(f"what follows {before!r} is empty: give it a name")
+        for before, given in pairwise(["", *words]):
+            if not given or (given[:2] == "--" and given[-1] == "="):  # a name: the working folder's
+                last = given.rstrip("=") or before
+                raise typer.BadParameter(f"what follows {last!r} is empty: give it a name")
         return super().resolve_command(context, words)
 
     def invoke(self, context: Any) -> Any:
@@ -161,6 +157,16 @@ def fail(message: str, *, as_json: bool = False) -> NoReturn:
     raise typer.Exit(CANNOT_READ)
 
 
+def write_out(out: Path | None, text: str) -> None:
+    from vllm_eagle_ext.measure.outputs import write_whole
+
+    try:
+        if out is not None:
+            write_whole(out, text)
+    except OSError as error:
+        fail(f"--out cannot be written: {error}")
+
+
 def require_engine(*, as_json: bool = False) -> None:
     """End a command that starts engines or runs kernels where they cannot be imported."""
     missing = [package for package in ("vllm", "torch") if find_spec(package) is None]
@@ -199,7 +205,10 @@ def numbers(text: str, hint: str) -> list[int]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    return _Plain(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, markup=False)
+    shown = _Plain(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, markup=False)
+    if not shown.is_terminal and "COLUMNS" not in os.environ:
+        shown.width = _WIDE
+    return shown
 
 
 class _Plain(Console):
@@ -207,11 +216,6 @@ class _Plain(Console):
 
     In a pipe no table is wrapped, unless COLUMNS says where, and no line ends in blanks.
     """
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        if not self.is_terminal and "COLUMNS" not in os.environ:
-            self.width = _WIDE
 
     def print(self, *objects: Any, **given: Any) -> None:
         if self.is_terminal:

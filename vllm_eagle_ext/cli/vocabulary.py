@@ -30,8 +30,8 @@ _Texts = Annotated[
 _Prompts = Annotated[
     Path | None,
     typer.Option(
-        help="Count the tokens of the target's answers to the prompts in this file: one per line, or "
-        "JSON lines. This starts the target, without the draft."
+        help="Start the target, and count the tokens of its answers to this file's prompts: one a "
+        "line, or JSON lines."
     ),
 ]
 _Tokens = Annotated[int, typer.Option(min=8, help="With --prompts, generate this many tokens for each.")]
@@ -59,12 +59,11 @@ def vocabulary(
 ) -> None:
     """Choose the tokens that a draft may propose.
 
-    It takes those that texts of yours, or answers of the target, have most often. Use it for a draft
-    whose output head has a row for each token of the target. With --texts it needs transformers for the
-    target's tokenizer, and loads no model.
+    It takes those that texts of yours, or answers of the target, have most often, for a draft whose
+    output head has a row for each token of the target. With --texts it loads no model.
 
-    Exits with 0 once the file is written, and with 2 if something cannot be read or the option is not
-    for this draft.
+    Exits with 0 once the file is written, and with 2 if a file cannot be read or the option is not for
+    this draft.
     """
     if find_spec("transformers") is None:
         fail("This command needs transformers: pip install transformers", as_json=as_json)

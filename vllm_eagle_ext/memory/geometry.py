@@ -29,7 +29,6 @@ STATE_DTYPE_UNREAD = (
 )
 _ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding; where sections interleave, as Qwen3's, one
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_REMEDY = "correct the target's config.json, or name another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +205,11 @@ def _bytes(dtype: Any, key: str, known: Mapping[str, int]) -> int:
     raise _bad_size(key, dtype, " or ".join(known))
 
 
-def _bad_size(key: str, value: object, allowed: str, remedy: str = _REMEDY) -> UnsupportedTargetError:
+def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
-        field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=remedy
-    )
+        field=f"{key} of the target's config.json", value=value, allowed=allowed,
+        remedy="correct the target's config.json, or name another",
+    )  # fmt: skip
 
 
 def rope_table_bytes(config: Mapping[str, Any]) -> int:

@@ -73,11 +73,7 @@ class PlanRequest:
 
     @property
     def settled_platform(self) -> str:
-        """Name the platform as a check takes it.
-
-        Raises:
-            SpeculativeConfigError: `platform` is none.
-        """
+        """Name the platform as a check takes it, or raise a SpeculativeConfigError."""
         found = find_platform(self.platform)[0]
         return self.platform if self.platform != "auto" else "cuda" if self.gpu_mem else found
 
@@ -280,8 +276,7 @@ def _auto(architecture: str, dtype: str, device: Device, setting: CacheSetting) 
 
 
 def read_memory(request: PlanRequest) -> Memory:
-    """Take the memory that is given or described, or read that of the smallest device, of whose kind
-    vLLM takes the same share of each.
+    """Take the memory as given or described, or read the smallest, as vLLM takes a share of each.
 
     Raises:
         OptionsError: there is no GPU here, or no vLLM to ask about a CPU's node.
@@ -317,12 +312,8 @@ def _settle_device(
 ) -> tuple[Device, str, str]:
     """Return the device with its release, and where release and device are from.
 
-    Args:
-        config: the target's config.json.
-        memory: of the device; it names the GPU where that was read.
-
     Raises:
-        OptionsError: a release, device or backend that is not known.
+        OptionsError: a release or backend that is not known.
     """
     installed = installed_vllm()
     if request.vllm is not None:
@@ -331,7 +322,12 @@ def _settle_device(
         release, release_from = installed.partition("+")[0], "installed"
     else:
         release, release_from = NEWEST_RELEASE, "assumed"
-    capability, device_from = _capability(request, memory)
+    gpu = request.gpu
+    if gpu or request.cpu:
+        capability, device_from = gpu.capability if gpu else None, "as given"
+    else:
+        capability = memory.capability or ASSUMED_GPU
+        device_from = "this machine's" if memory.capability else "assumed"
     if request.gdn_prefill not in PREFILLS:
         raise OptionsError(
             field="--gdn-prefill", value=request.gdn_prefill, allowed=", ".join(PREFILLS),
@@ -343,13 +339,3 @@ def _settle_device(
         gdn_prefill=request.gdn_prefill, key_dim=key_dim(text_config(config)),
     )  # fmt: skip
     return device, release_from, device_from
-
-
-def _capability(request: PlanRequest, memory: Memory) -> tuple[tuple[int, int] | None, str]:
-    if request.cpu:
-        return None, "as given"
-    if request.gpu is not None:
-        return request.gpu.capability, "as given"
-    if memory.capability is not None:
-        return memory.capability, "this machine's"
-    return ASSUMED_GPU, "assumed"

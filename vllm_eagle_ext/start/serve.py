@@ -48,7 +48,9 @@ def serve_words(
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
             words += _option(option, str(request.engine[key]))
-    if length := request.engine.get("max_model_len") or _served_length(result):
+    # Texts as long as the target's may pass the draft's positions.
+    spec, most = result.inspection.spec, result.target.max_position_embeddings
+    if length := request.engine.get("max_model_len") or (spec and passed_positions(spec, most)):
         words += ["--max-model-len", str(length)]
     if request.download_dir:
         words += _option("--download-dir", request.download_dir)
@@ -61,12 +63,6 @@ def serve_words(
     if request.options:
         words += ["--additional-config", json.dumps({KEY: dict(request.options)})]
     return [*words, *further]
-
-
-def _served_length(result: CheckResult) -> int | None:
-    """Return the draft's positions, where texts as long as the target's would pass them."""
-    spec = result.inspection.spec
-    return passed_positions(spec, result.target.max_position_embeddings) if spec else None
 
 
 def _option(name: str, value: str) -> list[str]:

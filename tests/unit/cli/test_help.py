@@ -85,6 +85,10 @@ def test_kinds_of_values():
         assert words in text
 
 
+def test_a_choice_is_named_whole():
+    assert "--format <own|speculators>" in CliRunner().invoke(app, ["convert", "--help"]).stdout
+
+
 def test_a_pipe_has_whole_lines_without_blanks_at_their_end():
     words = ["check", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--quick"]
     result = CliRunner().invoke(app, words)
