@@ -87,7 +87,7 @@ contract: venv
 	@$(BIN)/python -m tests.contract $(if $(filter-out auto cpu cuda,$(VLLM)),--release $(VLLM))
 
 # What is computed from the source or from committed results, the same on every machine.
-WRITERS := tools.architecture tools.faults_page tools.readme_picture tools.shown_output benchmarks.modelled_page \
+WRITERS := tools.architecture tools.faults_page tools.readme_picture tools.schemas tools.shown_output benchmarks.modelled_page \
 	benchmarks.step_times tests.drafts_page tests.families tests.published_drafts tests.quantised_page
 
 # Writes what pages show, and makes a site of them in build/site; a link that leads nowhere fails.

@@ -91,7 +91,7 @@ def pairs_of(row: Row, draft: Published, gib: int, folder: Path) -> Iterator[tup
         yield from [(None, pair_of(read, draft, config, layers_of(config)))] * len(KS)
         return
     request = PlanRequest(
-        target=str(target), draft=name, gpu_mem=gib, device="sm_90", max_model_len=CONTEXT,
+        target=str(target), draft=name, gpu_mem=gib, platform="cuda:h100", max_model_len=CONTEXT,
         weights_gib=row.weights_gib, prefix_caching=False,
     )  # fmt: skip
     for plan in run_plans(request, KS):

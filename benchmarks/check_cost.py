@@ -1,4 +1,4 @@
-"""What `vllm-eagle check` and `plan --by-vllm` cost: the least CPU seconds of three runs, and memory."""
+"""What `vllm-eagle check` and vLLM's `plan` cost: the least CPU seconds of three runs, and memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         draft, target = tiny_draft(Path(folder, "draft")), write_target(Path(folder, "target"))
         check = ("-c", _COMMAND, "check", str(draft), "--target", str(target))
-        plan = (*check[:2], "plan", *check[3:], "-k", "3", "--gpu-mem", "80", "--by-vllm")
+        plan = (*check[:2], "plan", *check[3:], "-k", "3", "--gpu-mem", "80")
         runs = {"cold": check, "--quick": (*check, "--quick"), "plan": plan}
         runs["import"] = ("-c", "import vllm.engine.arg_utils")
         found = {name: min(started(*words) for _ in range(3)) for name, words in runs.items()}

@@ -88,7 +88,7 @@ def plan_of(cell: Cell, folder: Path) -> Plan:
     there.mkdir(exist_ok=True)
     draft = str(materialise(draft_of(cell.draft), there)) if cell.k else None
     request = PlanRequest(
-        target=str(target), draft=draft, gpu_mem=GPUS[cell.gpu].gib, device="sm_90",
+        target=str(target), draft=draft, gpu_mem=GPUS[cell.gpu].gib, platform="cuda:h100",
         max_model_len=cell.prompt + ANSWER + 64, weights_gib=GIB_27B,
     )  # fmt: skip
     (plan,) = run_plans(request, [max(cell.k, 1)])

@@ -21,7 +21,7 @@ from vllm_eagle_ext.plan.run import PlanRequest, run_plans
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"
 CONFIG, DRAFT = ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json", "z-lab/Qwen3.6-27B-DFlash"
-RELEASE, DEVICE = "0.33", "sm_90"  # as the page's table
+RELEASE, PLATFORM = "0.33", "cuda:h100"  # as the page's table
 TARGET, KS, GPU_GIB, LENGTH = "Qwen3.6-27B", (3, 7, 15), 80, 32768
 # Okabe and Ito, told apart by colour-blind eyes; the hatch tells them apart in print.
 SCHEMES: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ def figures() -> dict[str, dict[str, list[float]]]:
         draft.mkdir()
         request = PlanRequest(
             target=str(target), draft=str(materialise(pair, draft)), gpu_mem=GPU_GIB,
-            max_model_len=LENGTH, vllm=RELEASE, device=DEVICE, weights_gib=GIB_27B,
+            max_model_len=LENGTH, vllm=RELEASE, platform=PLATFORM, weights_gib=GIB_27B,
         )  # fmt: skip
         plans = json.loads(to_json(run_plans(request, KS)))["plans"]
     return {

@@ -45,7 +45,7 @@ def output_of(command: str) -> str:
         Path(folder, "examples").symlink_to(ROOT / "examples")
         words = shlex.split(command)
         words[0] = str(Path(sys.executable).parent / words[0])
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
         result = subprocess.run(
             words, cwd=folder, env=environment, capture_output=True, text=True, check=True
         )

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 __version__ = "0.1.0"
 PROJECT_URL = ""  # to be set at publication (docs/dev/releasing.md); setup.py puts it into the metadata
-INSTALL_VLLM = "From a clone of this project: `make venv` on a CPU, `pip install '.[cuda]'` for a GPU."
+INSTALL_VLLM = "The extra `cuda` of this package brings it, or `cpu`; in a clone, `make venv` does."
 # Of 0.33 the Python files were run, with 0.32's compiled parts (tools/overlay.py), its CUDA build on one
 # GPU (docs/dev/gpu.md), and its source read.
 TESTED_VLLM = ">=0.32,<0.34"

@@ -33,8 +33,8 @@ WITH_VALUES = ("-k", "--tp", "--max-model-len", "--method", "--platform", "--rev
                "--eagle-ext", "--download-dir")  # fmt: skip
 SPECULATIVE = ("model", "method", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
                "max_model_len", "parallel_drafting", "rejection_sample_method", "x")  # fmt: skip
-PLAN = ("--gpu-mem", "--tp", "--max-model-len", "--max-num-seqs", "--kv-dtype", "--vllm", "--device",
-        "--gdn-prefill", "--weights-gib")  # fmt: skip
+PLAN = ("--gpu-mem", "--tp", "--max-model-len", "--max-num-seqs", "--kv-cache-dtype", "--vllm",
+        "--platform", "--gdn-prefill", "--weights-gib")  # fmt: skip
 Path_ = tuple[Any, ...]
 
 

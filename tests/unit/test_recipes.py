@@ -160,7 +160,7 @@ def test_the_first_screen_s_figures_are_the_plan_s(target):
     """Requests that fit on one GPU of 80 GiB with the draft."""
     page = " ".join(README.read_text().split())
     words = [RECIPES[target][2], "--target", target, "-k", "15", "--gpu-mem", "80"]
-    words += ["--max-model-len", "32768", "--vllm", "0.33", "--device", "sm_90", "--json"]
+    words += ["--max-model-len", "32768", "--vllm", "0.33", "--platform", "cuda:h100", "--json"]
     (found,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
     fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
     said = "{replay} requests of 32,768 tokens fit instead of {per_token} in plain vLLM"
@@ -185,10 +185,10 @@ def test_the_first_screen_s_throughput_is_the_virtual_clock_s():
 @pytest.mark.parametrize("target", ["Qwen/Qwen3.6-27B"], indirect=True)
 def test_the_table_of_who_gains_is_the_plan_s(target):
     page = (ROOT / "docs/hybrid.md").read_text(encoding="utf-8")
-    assert "-k 3,7,15 \\\n  --gpu-mem 80 --max-model-len 8192 --vllm 0.33 --device sm_90\n" in page
+    assert "-k 3,7,15 \\\n  --gpu-mem 80 --max-model-len 8192 --vllm 0.33 --platform cuda:h100\n" in page
     for length in (8192, 32768):
         words = [RECIPES[target][2], "--target", target, "-k", "3,7,15", "--gpu-mem", "80"]
-        words += ["--max-model-len", str(length), "--vllm", "0.33", "--device", "sm_90", "--json"]
+        words += ["--max-model-len", str(length), "--vllm", "0.33", "--platform", "cuda:h100", "--json"]
         plans = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
         for title, key, unit in (
             ("state per request, MiB", "state_bytes", 2**20),

@@ -6,7 +6,6 @@ What measures is imported when a command that needs it runs, so that the others 
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +15,10 @@ from vllm_eagle_ext.cli.bench import bench, tune
 from vllm_eagle_ext.cli.check import check, convert, rule
 from vllm_eagle_ext.cli.plan import plan
 from vllm_eagle_ext.cli.selftest import selftest
-from vllm_eagle_ext.cli.terminal import Group, console, json_text
+from vllm_eagle_ext.cli.terminal import Command, Group, console, json_text
 from vllm_eagle_ext.cli.verify import verify_draft
 from vllm_eagle_ext.cli.vocabulary import vocabulary
-from vllm_eagle_ext.version import __version__
+from vllm_eagle_ext.version import __version__, installed_vllm
 
 # Plain help: rich's table of options cuts their names at 80 columns.
 app = typer.Typer(
@@ -29,7 +28,7 @@ app = typer.Typer(
 
 
 def _with_example(words: str) -> Any:
-    return app.command(words.partition(" ")[0], epilog=f"Example: vllm-eagle {words}")
+    return app.command(words.split()[0], cls=Command, epilog=f"Example: vllm-eagle {words}")
 
 
 # In the order in which they are listed, and used.
@@ -44,12 +43,13 @@ app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(tune)  # fmt: skip
 _with_example("vocabulary DRAFT --target TARGET --texts answers.jsonl")(vocabulary)
-_with_example("selftest --json selftest.json")(selftest)
+_with_example("selftest --out selftest.json")(selftest)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"vllm-eagle-ext {__version__}")
+        release = installed_vllm()
+        typer.echo(f"vllm-eagle-ext {__version__}, {f'vLLM {release}' if release else 'no vLLM'}")
         raise typer.Exit
 
 
@@ -57,7 +57,7 @@ def _print_version(asked: bool) -> None:
 def vllm_eagle(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the versions."),
     ] = False,
 ) -> None:
     """Check, plan, test and measure draft models for vLLM.
@@ -72,14 +72,13 @@ def status(as_json: parameters.AsJson = False) -> None:
 
     Exits with 0 if it will, and with 1 if it will not.
     """
-    from vllm_eagle_ext.cli.status import read_status
+    from vllm_eagle_ext.cli.status import lines, read_status
 
-    lines, shown = read_status(), console()
-    is_well = all(line.ok for line in lines)
+    found = read_status()
+    code, shown = int(not found["ok"]), console()
     if as_json:
-        found = {"ok": is_well, "lines": [asdict(line) for line in lines]}
-        typer.echo(json_text(found, 0 if is_well else 1))
+        typer.echo(json_text(found, code))
     else:
-        for line in lines:
-            shown.print(f"{'ok ' if line.ok else 'NO '} {line.text}")
-    raise typer.Exit(0 if is_well else 1)
+        for line in lines(found):
+            shown.print(line)
+    raise typer.Exit(code)

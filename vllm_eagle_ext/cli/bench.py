@@ -36,6 +36,8 @@ def bench(
     temperature: parameters.Temperature = 0.0,
     seed: parameters.Seed = 0,
     method: parameters.Method = None,
+    revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
     engine: parameters.Engine = "{}",
     speculative: parameters.Speculative = "{}",
     eagle_ext: parameters.EagleExt = "{}",
@@ -77,9 +79,8 @@ def bench(
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
     except KeyboardInterrupt:
-        is_left = (path / REPORT).exists()
-        left = f"What was measured is in {path}." if is_left else "No report was written yet."
-        fail(f"Interrupted. {left}", as_json=as_json)
+        left = f"What was measured is in {path}" if (path / REPORT).exists() else "No report was written"
+        fail(f"Interrupted. {left}.", as_json=as_json)
     # Print, and end as the report says.
     code = exit_code(report) if (path / REPORT).exists() else 2
     if as_json:
@@ -105,6 +106,8 @@ def _typed_request(context: typer.Context) -> dict[str, Any]:
     read: dict[str, Any] = {"drafts": given["draft"] or []}
     for name in ("engine", "speculative", "eagle_ext"):
         read[name] = json_object(given[name], options[name])
+    if given["target_revision"]:
+        read["engine"]["revision"] = given["target_revision"]
     for name, field in {"k": "ks", "concurrency": "concurrency", "contexts": "contexts"}.items():
         typed = given[name]
         read[field] = None if typed is None else numbers(typed, options[name])

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle check`, `rule` and `convert`: what a draft is, whether it will be served rightly, what the
-rules want, and a copy for vLLM without this package. No engine starts."""
+"""`vllm-eagle check`, `rule` and `convert` as typed. No engine starts."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from inspect import getdoc
 from pathlib import Path
@@ -13,31 +11,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.printable import shown
 
-_Length = Annotated[
-    int | None, typer.Option(min=1, help="Check for this --max-model-len of vllm serve.")
-]
-_Platform = Annotated[
-    str,
-    typer.Option(
-        help="Check for cpu, cuda, cuda:h200 or cuda:b200. Default: as the installed vLLM. Without a "
-        "GPU cuda is a described H100."
-    ),
-]
-_Ranks = Annotated[int, typer.Option("--tp", min=1, help="Check for this tensor parallel size.")]
-_Options = Annotated[
-    str, typer.Option(help='Check for these options of eagle_ext: \'{"aux_layers": "input"}\'.')
-]
 _Quick = Annotated[
     bool, typer.Option("--quick", help="Check the files only: vLLM is not asked, which takes 10 s.")
 ]
 _Further = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- VLLM_OPTIONS]", show_default=False,
+        metavar="-- VLLM_OPTIONS", show_default=False,
         help="After --: further options of vllm serve, such as --kv-cache-dtype fp8.",
     ),
 ]  # fmt: skip
@@ -59,14 +43,14 @@ def check(
     target: parameters.Target = None,
     k: parameters.K = None,
     method: parameters.Method = None,
-    max_model_len: _Length = None,
+    max_model_len: parameters.Length = None,
     revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     download_dir: parameters.DownloadDir = None,
-    platform: _Platform = "auto",
-    tp: _Ranks = 1,
+    platform: parameters.Platform = "auto",
+    tp: parameters.Ranks = 1,
     speculative: parameters.Speculative = "{}",
-    eagle_ext: _Options = "{}",
+    eagle_ext: parameters.EagleExt = "{}",
     weights: _Weights = False,
     quick: _Quick = False,
     everything: _All = False,
@@ -96,16 +80,17 @@ def check(
         draft=draft, target=target, k=k, method=method, revision=revision, options=ours,
         platform=platform, subfolders=True, speculative=more, engine=engine,
     )  # fmt: skip
+    waiting = console(stderr=True).status  # seen on a terminal only
     try:
         # Read the files, and apply the rules.
-        with _waiting("reading weights" if weights else "reading files"):
+        with waiting("reading weights" if weights else "reading files"):
             result = run_check(request, (lambda *_: None) if weights else None)
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.
         answer = Answer(verdict="not asked", why="--quick")
         if not quick:
-            with _waiting("asking vLLM, which takes some 10 s"):
+            with waiting("asking vLLM, which takes some 10 s"):
                 answer = ask_engine(result, words)
     except EagleExtError as error:
         fail(str(error), as_json=as_json)
@@ -116,14 +101,6 @@ def check(
     else:
         print_verdict(final, console(), everything=everything)
     raise typer.Exit(final.exit_code)
-
-
-def _waiting(what: str) -> AbstractContextManager[Any]:
-    """Say on a terminal what takes a while; stderr has it, and it goes when it is done."""
-    from rich.console import Console
-
-    errors = Console(stderr=True)
-    return errors.status(what) if errors.is_terminal else nullcontext()
 
 
 def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints it.")]) -> None:
@@ -157,41 +134,47 @@ def convert(
     target: parameters.Target = None,
     k: parameters.K = None,
     format_: _Format = "own",
+    revision: parameters.Revision = None,
+    target_revision: parameters.TargetRevision = None,
+    as_json: parameters.AsJson = False,
 ) -> None:
     """Make a copy of a draft that vLLM serves without this package.
 
-    It adds keys to config.json. The weights are hard links to the draft's files, which you
-    must not edit in place; where the file system has no links they are copied.
-    A draft that vLLM serves as it is published is not copied.
+    It adds keys to config.json. The weights are hard links to the draft's files where the file system
+    has them: do not edit those in place. A draft that vLLM serves as published is not copied.
 
-    Exits with 0 if vLLM serves the draft or its copy, and with 1 if it cannot. Exits with 2 if the draft
-    cannot be read or OUT cannot be written.
+    Exits with 0 if vLLM serves the draft or its copy, with 1 if it cannot, and with 2 if a file cannot
+    be read or written.
     """
     from vllm_eagle_ext.start.check import CheckRequest, run_check
     from vllm_eagle_ext.start.convert import convert as plan
     from vllm_eagle_ext.start.convert import require_new_folder, start_command, write
 
-    out_console = console()
     # Read the draft, and find out what its copy must state.
+    said: dict[str, Any] = {"out": str(out), "files": {}, "command": None, "reason": None}
+    code = 0
     try:
         require_new_folder(out)
-        result = run_check(CheckRequest(draft=draft, target=target, k=k, options={}))
+        engine = {"revision": target_revision}
+        request = CheckRequest(
+            draft=draft, target=target, k=k, revision=revision, options={}, engine=engine
+        )
+        result = run_check(request)
         try:
             found = plan(result, in_speculators_format=format_ == "speculators")
         except UnsupportedDraftError as refusal:
-            for line in str(refusal).splitlines():
-                out_console.print(line)
-            raise typer.Exit(1) from None
-        if found is None:
-            out_console.print("vLLM reads this draft as it is meant by itself: nothing was written.")
-            return
-        how = write(found, out)
+            found, code, said["reason"] = None, 1, str(refusal)
+        if found is not None:
+            said["files"], said["command"] = write(found, out), start_command(result, found, out)
+        elif not code:
+            said["reason"] = "vLLM reads this draft as it is meant by itself: nothing was written."
     except EagleExtError as error:
-        fail(str(error))
+        fail(str(error), as_json=as_json)
     except OSError as error:
-        fail(f"OUT cannot be written: {error}")
+        fail(f"OUT cannot be written: {error}", as_json=as_json)
     # Say what was done, and how to start it.
-    for name, way in how.items():
-        out_console.print(f"{name}: {way}")
-    out_console.print("Start it without this package:")
-    out_console.print(start_command(result, found, out))
+    lines = [f"{name}: {way}" for name, way in said["files"].items()]
+    lines += (said["reason"] or f"Start it without this package:\n{said['command']}").splitlines()
+    for line in [json_text(said, code)] if as_json else lines:
+        (typer.echo if as_json else console().print)(line)
+    raise typer.Exit(code)

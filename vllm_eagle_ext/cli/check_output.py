@@ -241,7 +241,9 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
         yield "head reads", str(read)
     yield "rope", str(spec.rope)
     if spec.trained_length:
-        yield "positions", f"{spec.trained_length} in its config.json"
+        most = target.max_position_embeddings
+        fewer = f", of the target's {most}" if most and most > spec.trained_length else ""
+        yield "positions", f"{spec.trained_length} in its config.json{fewer}"
     if spec.quantisation:
         yield "quantisation", spec.quantisation
 

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from vllm_eagle_ext.cli.terminal import MOST
+
 Draft = Annotated[str, typer.Argument(help="Name the folder or hub repository of the draft.")]
 Drafts = Annotated[
     list[str] | None,
-    typer.Argument(help="Name the folder or hub repository of each draft.", show_default=False),
+    typer.Argument(help="Name the folder or hub repository of each.", show_default=False),
 ]
 NeededTarget = Annotated[
     str, typer.Option("--target", help="Name the folder or hub repository of the target.")
@@ -19,8 +21,8 @@ NeededTarget = Annotated[
 Target = Annotated[
     str | None,
     typer.Option(
-        help="Name the folder or hub repository of the target. Default: the one that a draft in the "
-        "speculators format names."
+        help="Name the folder or hub repository of the target. Default: as a draft in the speculators "
+        "format names it."
     ),
 ]
 TargetRevision = Annotated[
@@ -39,6 +41,21 @@ Revision = Annotated[
 ]
 DownloadDir = Annotated[
     str | None, typer.Option(help="Look for hub files in this folder, as vLLM does.")
+]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len", min=1, max=MOST,
+        help="Serve texts of this many tokens. Default: the target's limit; check keeps to the draft's.",
+    ),
+]  # fmt: skip
+Ranks = Annotated[int, typer.Option("--tp", min=1, max=MOST, help="Use this tensor parallel size.")]
+Platform = Annotated[
+    str,
+    typer.Option(
+        help="Serve on cpu, cuda, cuda:h100, cuda:h200 or cuda:b200. Default: as the installed vLLM, or "
+        "cuda with --gpu-mem; without a GPU that is a described H100."
+    ),
 ]
 FirstPrompts = Annotated[
     int | None,
@@ -65,23 +82,21 @@ TieGap = Annotated[
     float | None,
     typer.Option(
         min=0,
-        help="Treat two tokens as tied if their logprobs differ by at most this. Default: 0.25; "
-        "0.001 for float32.",
+        help="Call tokens tied if their logprobs differ by no more. Default: 0.25; 0.001 for float32.",
     ),
 ]
 Reference = Annotated[
     bool | None,
     typer.Option(
         "--reference/--no-reference",
-        help="Compare acceptance with the published computation. Default: only for targets of at most "
-        "8 GiB.",
+        help="Compare acceptance with the published computation. Default: for targets up to 8 GiB.",
     ),
 ]
 Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="Use fewer texts and no compilation. A tiny pair then takes about two minutes.",
+        help="Use fewer texts and no compilation: a tiny pair takes two minutes.",
     ),
 ]
 Feedback = Annotated[
@@ -92,29 +107,28 @@ GateLayouts = Annotated[
     bool,
     typer.Option("--gate-layouts", help="Only compare acceptance of a gated draft under both layouts."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the results to this JSON file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+JsonFile = Annotated[Path | None, typer.Option("--out", help="Write the JSON to this file.")]
 # Of `bench`.
 Ks = Annotated[
     str | None,
     typer.Option(
         "-k", "--num-speculative-tokens",
-        help="Measure these draft lengths, such as 3,5,7. Default: 3. With --schedule one number means "
-        "that and the usual ones below it; default: the draft's own.",
+        help="Measure these draft lengths, such as 3,5,7. Default: 3. With --schedule one number adds "
+        "the usual ones below it; default: the draft's own.",
     ),
 ]  # fmt: skip
 Concurrency = Annotated[
     str | None,
     typer.Option(
-        help="Keep this many requests in flight; several numbers such as 1,4,16. Default: 1, with "
-        "--schedule 1,2,4,8,16,32."
+        help="Keep so many requests in flight, as 1,4,16. Default: 1; 1,2,4,8,16,32 with --schedule."
     ),
 ]
 Rounds = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Measure each engine this often at each load. Default: 3, with --schedule 6, from which on "
+        help="Measure each engine this often at each load. Default: 3, with --schedule 6. From 6 on "
         "intervals are of 95 %.",
     ),
 ]
@@ -122,8 +136,8 @@ Together = Annotated[
     bool | None,
     typer.Option(
         "--together/--apart",
-        help="Keep all engines running in turns, or run one at a time. Default: apart, with --schedule "
-        "together on a CPU.",
+        help="Let all engines take turns, or run one at a time. Default: apart; together on a CPU with "
+        "--schedule.",
     ),
 ]
 Repeats = Annotated[int, typer.Option(min=1, help="Start this many engines of each kind.")]
@@ -133,9 +147,7 @@ Prompts = Annotated[
 ]
 NumPrompts = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Use only the first N prompts. Default: all; 20 of those built in for whole texts."
-    ),
+    typer.Option(min=1, help="Use only the first N prompts. Default: all; for texts 20 built-in ones."),
 ]
 PromptTokens = Annotated[
     int | None,
@@ -165,29 +177,23 @@ Method = Annotated[
 ]
 Variants = Annotated[
     str,
-    typer.Option(
-        help="Measure these: none (no draft), stock (plain vLLM) and ours (vLLM with this package)."
-    ),
+    typer.Option(help="Measure these: none (no draft), stock (plain vLLM), ours (with this package)."),
 ]
-Engine = Annotated[str, typer.Option(help="Pass these further arguments to LLM(), as JSON.")]
-Speculative = Annotated[str, typer.Option(help="Add these further keys to speculative_config, as JSON.")]
-EagleExt = Annotated[
-    str, typer.Option(help="Set these options of eagle_ext in additional_config, as JSON.")
-]
+Engine = Annotated[str, typer.Option(help="Pass these further arguments to LLM().")]
+Speculative = Annotated[str, typer.Option(help="Add these further keys to speculative_config.")]
+EagleExt = Annotated[str, typer.Option(help="Set these options of eagle_ext in additional_config.")]
 Synthetic = Annotated[
     str,
-    typer.Option(
-        help="Force an acceptance length such as 3.2, or rates per position such as 0.8,0.6,0.5."
-    ),
+    typer.Option(help="Force an acceptance length, as 3.2, or rates per position, as 0.8,0.6,0.5."),
 ]
 Dummy = Annotated[bool, typer.Option("--dummy", help="Give the target random weights.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Write results to this new folder. Default: bench-<time>."),
+    typer.Option(metavar="FOLDER", help="Write results to this new folder. Default: bench-<time>."),
 ]
 Schedule = Annotated[
     bool,
-    typer.Option("--schedule", help="Find the K that pays at each load, and the config that serves it."),
+    typer.Option("--schedule", help="Find the K that pays at each load."),
 ]
 Contexts = Annotated[
     str,
@@ -198,14 +204,13 @@ SurfaceOnly = Annotated[
     bool,
     typer.Option(
         "--surface-only",
-        help="Only measure step times, and print the acceptance length that pays. Any draft of the same "
-        "shape will do.",
+        help="Only time steps, and print the acceptance length that pays for drafts of this shape.",
     ),
 ]
 Adaptive = Annotated[
     bool,
     typer.Option(
         "--adaptive",
-        help="Measure vLLM's adaptive verification too; it needs the V2 runner on a GPU.",
+        help="Measure vLLM's adaptive verification too, of the V2 runner on a GPU.",
     ),
 ]

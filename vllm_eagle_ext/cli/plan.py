@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vllm-eagle plan` as typed: what speculation will cost a target in memory, before serving it."""
+"""`vllm-eagle plan` as typed."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from vllm_eagle_ext.cli import parameters
 from vllm_eagle_ext.cli.terminal import MOST, console, fail, json_object, numbers
 from vllm_eagle_ext.errors import EagleExtError
-
-
-def _count(*names: str, about: str) -> Any:
-    return typer.Option(*names, min=1, max=MOST, help=about)
 
 
 def _finite(value: float | None) -> float | None:
@@ -28,7 +24,7 @@ _Caching = Annotated[
     bool | None,
     typer.Option(
         "--prefix-caching/--no-prefix-caching",
-        help="Plan with or without prefix caching. Default: on, except for hybrid targets on a CPU.",
+        help="Plan with prefix caching. Default: except for hybrid targets on a CPU.",
     ),
 ]
 _Memory = Annotated[
@@ -36,7 +32,7 @@ _Memory = Annotated[
     typer.Option(
         min=0.001,
         callback=_finite,
-        help="Plan for this many GiB of one GPU, or of one CPU node. Default: as this machine has.",
+        help="Plan for so many GiB of one GPU or CPU node. Default: this machine's, or the platform's.",
     ),
 ]
 _Drafted = Annotated[
@@ -45,58 +41,35 @@ _Drafted = Annotated[
         "-k", "--num-speculative-tokens", help="Draft this many tokens per step: 15, or 3,7,15."
     ),
 ]
-_Options = Annotated[
-    str, typer.Option(help="With --by-vllm: plan for these options of eagle_ext, as JSON.")
-]
 _Release = Annotated[
     str | None,
-    typer.Option(
-        help="Plan for this vLLM release, such as 0.33. Default: the installed one, else 0.33."
-    ),
-]
-_Device = Annotated[
-    str | None,
-    typer.Option(
-        help="Plan for sm_80, sm_90, sm_100 or sm_120. Default: this GPU; sm_90 with --gpu-mem."
-    ),
+    typer.Option(help="Plan for this vLLM release. Default: the installed one, else 0.33."),
 ]
 _Prefill = Annotated[
     str,
-    typer.Option(
-        help="Plan for this --gdn-prefill-backend of vllm serve: auto, triton, flashinfer, cutedsl."
-    ),
+    typer.Option(help="Plan for this --gdn-prefill-backend: auto, triton, flashinfer, cutedsl."),
 ]
 _Share = Annotated[
     float,
-    typer.Option(
-        min=0.01, max=1, callback=_finite, help="Use this share of the memory, as vllm serve does."
-    ),
+    typer.Option(min=0.01, max=1, callback=_finite, help="Use this share of the memory."),
 ]
 _Draft = Annotated[
     str | None,
-    typer.Argument(help="Count the memory of this draft too: a folder or hub repository."),
+    typer.Argument(help="Count this draft too: a folder or hub repository."),
 ]
-_Ranks = Annotated[int, _count("--tp", about="Plan for this tensor parallel size.")]
-_Length = Annotated[
-    int | None,
-    _count(about="Plan for requests of this many tokens. Default: the target's limit."),
-]
-_Requests = Annotated[int, _count(about="Run at most this many requests at a time, as vllm serve does.")]
-_KvDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype of vllm serve.")]
+_Requests = Annotated[int, typer.Option(min=1, max=MOST, help="Run at most this many requests.")]
+_KvCacheDtype = Annotated[str, typer.Option(help="Plan for this --kv-cache-dtype.")]
 _Weights = Annotated[
     float | None,
-    typer.Option(
-        min=0, callback=_finite, help="Assume this size of the whole target. Default: as its files are."
-    ),
+    typer.Option(min=0, callback=_finite, help="Assume this size of the target. Default: its files'."),
 ]
 _Reserve = Annotated[
     float,
     typer.Option(min=0, callback=_finite, help="Keep this many GiB for activations and graphs."),
 ]
 _ByVllm = Annotated[
-    bool, typer.Option("--by-vllm", help="Let vLLM plan any kind of target, in 15 CPU s.")
+    bool, typer.Option("--by-vllm", help="Let vLLM plan a hybrid target too, as with --eagle-ext.")
 ]
-_Cpu = Annotated[bool, typer.Option("--cpu", help="Plan for vLLM's CPU backend.")]
 
 
 def plan(
@@ -105,36 +78,36 @@ def plan(
     draft: _Draft = None,
     target: parameters.Target = None,
     gpu_mem: _Memory = None,
-    tp: _Ranks = 1,
-    max_model_len: _Length = None,
+    tp: parameters.Ranks = 1,
+    max_model_len: parameters.Length = None,
     max_num_seqs: _Requests = 1024,
     gpu_memory_utilization: _Share = 0.92,
     prefix_caching: _Caching = None,
-    kv_dtype: _KvDtype = "auto",
-    eagle_ext: _Options = "{}",
+    kv_cache_dtype: _KvCacheDtype = "auto",
+    eagle_ext: parameters.EagleExt = "{}",
     weights_gib: _Weights = None,
     reserve_gib: _Reserve = 2.0,
     download_dir: parameters.DownloadDir = None,
+    revision: parameters.Revision = None,
     target_revision: parameters.TargetRevision = None,
     vllm: _Release = None,
-    device: _Device = None,
+    platform: parameters.Platform = "auto",
     gdn_prefill: _Prefill = "auto",
-    cpu: _Cpu = False,
     by_vllm: _ByVllm = False,
     as_json: parameters.AsJson = False,
 ) -> None:
     """Show the GPU memory that drafting needs, and what fits.
 
     It compares a recurrent state per draft token with replay, and loads no model. A target without
-    recurrent states needs --by-vllm.
+    recurrent states is planned by the installed vLLM, with its draft.
 
-    Exits with 0 if a request fits for every K, and with 1 if for some K none does. Exits with 2 if the
-    target or the draft cannot be read.
+    Exits with 0 if a request fits for every K, with 1 if for some K none does, and with 2 if a file
+    cannot be read.
     """
     if not (target or draft):
         raise typer.BadParameter("name the target, or a draft that names it", param_hint="--target")
     from vllm_eagle_ext.cli.plan_output import print_by_vllm, print_plans, to_json
-    from vllm_eagle_ext.plan.run import PlanRequest, run_plans
+    from vllm_eagle_ext.plan.run import PlanRequest, has_states, run_plans
 
     # The options become a request by their names.
     given = {field.name: context.params[field.name] for field in fields(PlanRequest)}
@@ -143,7 +116,7 @@ def plan(
     request, ks = PlanRequest(**given), list(dict.fromkeys(numbers(k, "-k")))
     # Plan each K, print, and end as the worst plan does.
     try:
-        if by_vllm:
+        if by_vllm or request.eagle_ext or not has_states(request):
             raise typer.Exit(print_by_vllm(request, ks, as_json=as_json))
         plans = run_plans(request, ks)
     except EagleExtError as error:

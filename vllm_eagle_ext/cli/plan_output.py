@@ -245,7 +245,7 @@ def _about_fit(plan: Plan) -> Iterator[str]:
         shorter = f"--max-model-len {longest} or less, " if longest else ""
         yield (
             f"Not one request of {plan.setting.max_model_len} tokens fits, and vLLM would not start: "
-            f"use {shorter}--kv-dtype fp8, a larger --tp, or more memory."
+            f"use {shorter}--kv-cache-dtype fp8, a larger --tp, or more memory."
         )
     if fit > (most := plan.request.max_num_seqs):
         yield f"{fit} requests fit and {most} run: raise --max-num-seqs for more."

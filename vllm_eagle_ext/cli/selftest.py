@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from vllm_eagle_ext.cli.terminal import SCHEMA, console, fail, require_engine
+from vllm_eagle_ext.cli import parameters
+from vllm_eagle_ext.cli.terminal import console, fail, json_text, require_engine, write_out
 from vllm_eagle_ext.errors import EagleExtError
 
 if TYPE_CHECKING:
@@ -25,38 +24,32 @@ def selftest(
     quick: Annotated[
         bool, typer.Option("--quick", help="Test a few shapes and batch sizes instead of all.")
     ] = False,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            help="Write the results to this file, fit to be sent in: it holds no host names or paths.",
-        ),
-    ] = None,
+    as_json: parameters.AsJson = False,
+    out: parameters.JsonFile = None,
 ) -> None:
     """Compare the kernels of replay with vLLM's own here.
 
-    It needs no model. On a GPU it times both.
+    It needs no model. On a GPU it times both. The JSON holds no host names or paths: send it in.
 
-    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing could be
-    checked.
+    Exits with 0 if all results are right, with 1 if one is wrong, and with 2 if nothing was checked.
     """
-    require_engine()
-    from vllm_eagle_ext.measure.outputs import require_writable, write_whole
+    require_engine(as_json=as_json)
+    from vllm_eagle_ext.measure.outputs import require_writable
     from vllm_eagle_ext.measure.selftest.run import run_selftest
 
     try:
-        if json_file is not None:
-            require_writable(json_file, "--json")
+        if out is not None:
+            require_writable(out)
         with watching() as watch:
             result = run_selftest(quick=quick, watch=watch)
     except EagleExtError as error:
-        fail(str(error))
-    print_selftest(result, console())
-    if json_file is not None:
-        try:
-            write_whole(json_file, json.dumps({"schema_version": SCHEMA, **result.to_json()}, indent=1))
-        except OSError as error:
-            fail(f"--json {json_file} cannot be written: {error.strerror}. Name another file.")
+        fail(str(error), as_json=as_json)
+    text = json_text(result.to_json(), result.exit_code)
+    if as_json:
+        typer.echo(text)
+    else:
+        print_selftest(result, console())
+    write_out(out, text)
     raise typer.Exit(result.exit_code)
 
 
@@ -89,7 +82,7 @@ def print_selftest(result: SelfTest, console: Console) -> None:
     if failed:
         verdict = (
             f"{failed} of {count} checks FAILED. Serve with hybrid_state per_token. Please send the "
-            "file of --json in."
+            "file of --out in."
         )
     console.print(verdict, markup=False)
 

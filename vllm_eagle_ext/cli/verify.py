@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from vllm_eagle_ext.cli import parameters
-from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine
+from vllm_eagle_ext.cli.terminal import console, fail, json_object, json_text, require_engine, write_out
 from vllm_eagle_ext.errors import EagleExtError, SpeculativeConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def verify_draft(
     """
     # Refuse what cannot be done, before an engine starts.
     require_engine(as_json=as_json)
-    from vllm_eagle_ext.measure.outputs import require_writable, write_whole
+    from vllm_eagle_ext.measure.outputs import require_writable
     from vllm_eagle_ext.measure.verify.request import read_verify_request
 
     try:
@@ -74,11 +74,7 @@ def verify_draft(
     # Print the results, then write them.
     if as_json:
         typer.echo(text)
-    try:
-        if out is not None:
-            write_whole(out, text)
-    except OSError as error:
-        fail(f"--out cannot be written: {error}")
+    write_out(out, text)
     raise typer.Exit(code)
 
 

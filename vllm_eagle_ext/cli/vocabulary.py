@@ -48,11 +48,11 @@ def vocabulary(
 ) -> None:
     """Choose the tokens that a draft may propose.
 
-    It takes those that texts of yours have most often. Use it for a draft whose output head has a row
-    for each token of the target. It needs transformers for the target's tokenizer, and loads no model.
+    It takes those that texts of yours have most often, for a draft whose output head has a row for each
+    token of the target. It needs transformers for the target's tokenizer, and loads no model.
 
-    Exits with 0 once the file is written, and with 2 if something cannot be read or the option is not
-    for this draft.
+    Exits with 0 once the file is written, and with 2 if a file cannot be read or the option is not for
+    this draft.
     """
     if find_spec("transformers") is None:
         fail("This command needs transformers: pip install transformers", as_json=as_json)

@@ -29,7 +29,6 @@ STATE_DTYPE_UNREAD = (
 )
 _ROWS_WITH_IMAGES = 4  # of vLLM's MRotaryEmbedding; where sections interleave, as Qwen3's, one
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_REMEDY = "correct the target's config.json, or name another"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +182,7 @@ def size(text: Mapping[str, Any], key: str) -> int:
 
 def layer_kinds(text: Mapping[str, Any]) -> tuple[int, int]:
     """Count the layers with gated delta nets and those with full attention."""
-    if text.get("linear_num_key_heads") is None:
-        raise _bad_size(
-            "linear_num_key_heads", None, "the number of key heads of gated delta nets",
-            "add --by-vllm and a draft for a target without them: vLLM's own planner knows all layers",
-        )  # fmt: skip
+    size(text, "linear_num_key_heads")
     count, kinds = size(text, "num_hidden_layers"), text.get("layer_types")
     if kinds is None:
         interval = size(text, "full_attention_interval")
@@ -210,10 +205,11 @@ def _bytes(dtype: Any, key: str, known: Mapping[str, int]) -> int:
     raise _bad_size(key, dtype, " or ".join(known))
 
 
-def _bad_size(key: str, value: object, allowed: str, remedy: str = _REMEDY) -> UnsupportedTargetError:
+def _bad_size(key: str, value: object, allowed: str) -> UnsupportedTargetError:
     return UnsupportedTargetError(
-        field=f"{key} of the target's config.json", value=value, allowed=allowed, remedy=remedy
-    )
+        field=f"{key} of the target's config.json", value=value, allowed=allowed,
+        remedy="correct the target's config.json, or name another",
+    )  # fmt: skip
 
 
 def rope_table_bytes(config: Mapping[str, Any]) -> int:

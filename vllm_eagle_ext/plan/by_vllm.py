@@ -10,12 +10,11 @@ from vllm_eagle_ext.draft import Severity
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.memory.footprint import GIB
 from vllm_eagle_ext.plan.model_files import open_model, refusal, size_of
-from vllm_eagle_ext.plan.run import Memory, PlanRequest, read_memory
+from vllm_eagle_ext.plan.run import PlanRequest, read_memory
 from vllm_eagle_ext.printable import printable
 from vllm_eagle_ext.start.check import CheckRequest, run_check
 from vllm_eagle_ext.start.dry import ask_engine
 
-_PLATFORMS = {None: "cuda", "sm_90": "cuda:h100", "sm_100": "cuda:b200"}
 _LEFT_OUT = "- Left out: what loading makes of weights. Backends are by the packages installed here."
 
 
@@ -25,11 +24,14 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
     Raises:
         EagleExtError: the draft would be refused, or vLLM cannot be asked.
     """
-    if request.draft is None or request.weights_gib or request.device not in _PLATFORMS:
-        raise _refused("a draft, --device sm_90 or sm_100, no --weights-gib")
+    if request.draft is None or request.weights_gib is not None:
+        lacking = "name a draft" if request.draft is None else "leave --weights-gib out"
+        raise _refused("no weights as given, and a draft: vLLM plans what it would serve", lacking)
     # The memory, less what is known to take of it.
-    memory = read_memory(cpu=request.cpu) if request.gpu_mem is None else Memory(request.gpu_mem, "")
-    draft = open_model(request.draft, field="DRAFT", download_dir=request.download_dir)
+    memory = read_memory(request)
+    draft = open_model(
+        request.draft, field="DRAFT", revision=request.revision, download_dir=request.download_dir
+    )
     size = (size_of(draft, ".safetensors") or size_of(draft, ".bin")) / request.tp
     room = int((memory.gib * request.gpu_memory_utilization - request.reserve_gib) * GIB - size)
     # The command that vLLM is asked about.
@@ -40,10 +42,10 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
     }  # fmt: skip
     checked = run_check(CheckRequest(
         draft=request.draft, target=request.target, k=k, engine=engine, release=request.vllm,
-        options=request.eagle_ext, platform="cpu" if request.cpu else _PLATFORMS[request.device],
+        revision=request.revision, options=request.eagle_ext, platform=request.settled_platform,
     ))  # fmt: skip
     words = {
-        "max-num-seqs": request.max_num_seqs, "kv-cache-dtype": request.kv_dtype,
+        "max-num-seqs": request.max_num_seqs, "kv-cache-dtype": request.kv_cache_dtype,
         "gdn-prefill-backend": request.gdn_prefill,
     }  # fmt: skip
     further = [f"--{key}={value}" for key, value in words.items() if value not in (None, "auto")]
@@ -53,15 +55,12 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
         if finding.severity == Severity.ERROR:
             raise refusal(finding.problem, finding.problem.field)
     if why := answer.why or answer.plan.get("failed"):
-        raise _refused(why)
+        raise _refused(why, "change that; only hybrid targets are planned without vLLM")
     return {"k": k, "described": answer.device, **answer.settled, **answer.plan}
 
 
-def _refused(allowed: str) -> OptionsError:
-    return OptionsError(
-        field="--by-vllm", value="not possible", allowed=allowed,
-        remedy="change that, or leave --by-vllm out",
-    )  # fmt: skip
+def _refused(allowed: str, remedy: str) -> OptionsError:
+    return OptionsError(field="a plan by vLLM", value="not possible", allowed=allowed, remedy=remedy)
 
 
 def lines(plan: Mapping[str, Any]) -> Iterator[str]:

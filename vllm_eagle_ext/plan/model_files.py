@@ -138,6 +138,7 @@ def read_draft(
     *,
     kv_bytes: int,
     tp: int,
+    revision: str | None = None,
     download_dir: str | None = None,
 ) -> Draft:
     """Read which attention layers a draft adds, and the size of its weights.
@@ -148,8 +149,9 @@ def read_draft(
     Raises:
         EagleExtError: it cannot be read, or is not a supported draft.
     """
-    model = open_model(name, field="DRAFT", download_dir=download_dir)
-    flat, drafter, config = _read_config(model, target, download_dir)
+    model = open_model(name, field="DRAFT", revision=revision, download_dir=download_dir)
+    where = {"revision": revision, "download_dir": download_dir}
+    flat, drafter, config = _read_config(model, target, where)
     family = family_of(flat, drafter)
     layers = family.read_layers(config, drafter.backbone, format_of(model.config))
     heads = read_heads(config, drafter.backbone)
@@ -171,7 +173,7 @@ def read_draft(
 
 
 def _read_config(
-    model: Model, target: Mapping[str, Any], download_dir: str | None
+    model: Model, target: Mapping[str, Any], where: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Drafter, DraftConfig]:
     """Return the published config with the draft's own depth, the drafter, and the config as it is read.
 
@@ -183,7 +185,7 @@ def _read_config(
     depth = text_config(target).get("num_hidden_layers")
     if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
         with suppress(EagleExtError):  # a plan needs no weights, which are what tells
-            files = read_draft_files(model.name, download_dir=download_dir, field="DRAFT")
+            files = read_draft_files(model.name, **where, field="DRAFT")
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -39,10 +38,10 @@ from vllm_eagle_ext.memory.geometry import (
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.memory.state_scheme import choose, planned_prefix_caching, runner_obstacles
 from vllm_eagle_ext.plan.model_files import Draft, Model, Weights, open_model, read_draft, read_weights
-from vllm_eagle_ext.start.check import read_release
+from vllm_eagle_ext.start import described
+from vllm_eagle_ext.start.check import find_platform, read_release
 from vllm_eagle_ext.version import installed_vllm
 
-_CAPABILITY = re.compile(r"sm_?(\d{1,2})(\d)[af]?")
 # Bytes of a key's or value's element; None: as the model's dtype.
 KV_DTYPES: dict[str, int | None] = {
     "auto": None, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
@@ -55,22 +54,37 @@ class PlanRequest:
 
     target: str | None  # None: as the draft names it
     target_revision: str | None = None
+    revision: str | None = None  # of the draft
     gpu_mem: float | None = None  # GiB of one GPU; None: of this machine's
     tp: int = 1
     max_model_len: int | None = None  # None: the target's
     max_num_seqs: int = 1024
     gpu_memory_utilization: float = 0.92
     prefix_caching: bool | None = None  # None: as `check` would have it served
-    kv_dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
     draft: str | None = None
     eagle_ext: Mapping[str, Any] = field(default_factory=dict)  # only vLLM's planner follows it
     weights_gib: float | None = None
     reserve_gib: float = 2.0  # of activations, CUDA graphs and the runtime, which a start measures
-    cpu: bool = False
+    platform: str = "auto"  # as of a check; a GPU where gpu_mem is given
     download_dir: str | None = None
     vllm: str | None = None  # release; None: the one installed, else the newest known
-    device: str | None = None  # sm_90, ..; None: this machine's GPU, else sm_90
     gdn_prefill: str = "auto"  # as vLLM's --gdn-prefill-backend
+
+    @property
+    def settled_platform(self) -> str:
+        """Name the platform as a check takes it, or raise a SpeculativeConfigError."""
+        found = find_platform(self.platform)[0]
+        return self.platform if self.platform != "auto" else "cuda" if self.gpu_mem else found
+
+    @property
+    def cpu(self) -> bool:
+        return self.settled_platform == "cpu"
+
+    @property
+    def gpu(self) -> described.Device | None:
+        """Return the GPU that the platform names."""
+        return described.DEVICES.get(self.settled_platform.partition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     config = model.config
     # Read the sizes, and settle prefix caching as a start would.
     target = read_target(
-        config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_dtype], fp32_state=request.cpu
+        config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_cache_dtype], fp32_state=request.cpu
     )
     architecture = published_architecture(config)
     caches = _prefix_caching(request, architecture)
@@ -173,7 +187,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     if request.draft is not None:
         draft = read_draft(
             request.draft, config, kv_bytes=element_bytes, tp=request.tp,
-            download_dir=request.download_dir,
+            revision=request.revision, download_dir=request.download_dir,
         )  # fmt: skip
     if length is None:
         raise OptionsError(
@@ -181,7 +195,7 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
             remedy="state it, as the target's config.json has no max_position_embeddings",
         )  # fmt: skip
     # What is left for the cache, on which device.
-    memory = Memory(request.gpu_mem, "") if request.gpu_mem else read_memory(cpu=request.cpu)
+    memory = read_memory(request)
     total = memory.gib * request.gpu_memory_utilization * GIB
     loaded = (weights.size + (draft.size if draft else 0)) / request.tp
     tables = rope_table_bytes(config) + (draft.tables if draft else 0)
@@ -210,19 +224,25 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     return plans
 
 
+def has_states(request: PlanRequest) -> bool:
+    """Tell whether the target has gated delta nets, whose states this module counts.
+
+    Raises:
+        EagleExtError: the target cannot be read.
+    """
+    return text_config(_open_target(request)[1].config).get("linear_num_key_heads") is not None
+
+
 def _open_target(request: PlanRequest) -> tuple[PlanRequest, Model]:
     """Open the target; the request gets the name that the draft has for it, if it has none."""
-    if request.kv_dtype not in KV_DTYPES:
+    if request.kv_cache_dtype not in KV_DTYPES:
         raise OptionsError(
-            field="--kv-dtype", value=request.kv_dtype, allowed=", ".join(KV_DTYPES),
+            field="--kv-cache-dtype", value=request.kv_cache_dtype, allowed=", ".join(KV_DTYPES),
             remedy="choose one of them; others pack keys and values in ways that are not modelled",
         )  # fmt: skip
-    if request.eagle_ext:
-        raise OptionsError(
-            field="--eagle-ext", value=request.eagle_ext, allowed="only with --by-vllm",
-            remedy="add --by-vllm, or leave the option out",
-        )  # fmt: skip
-    name = request.target or read_named_target(str(request.draft), download_dir=request.download_dir)
+    name = request.target or read_named_target(
+        str(request.draft), revision=request.revision, download_dir=request.download_dir
+    )
     model = open_model(
         name, field="--target", revision=request.target_revision, download_dir=request.download_dir
     )
@@ -255,12 +275,17 @@ def _auto(architecture: str, dtype: str, device: Device, setting: CacheSetting) 
     return choice.scheme, choice.reason
 
 
-def read_memory(*, cpu: bool) -> Memory:
-    """Read the memory of the smallest device, as vLLM takes the same share of each.
+def read_memory(request: PlanRequest) -> Memory:
+    """Take the memory as given or described, or read the smallest, as vLLM takes a share of each.
 
     Raises:
         OptionsError: there is no GPU here, or no vLLM to ask about a CPU's node.
     """
+    cpu = request.cpu
+    if request.gpu_mem:
+        return Memory(request.gpu_mem, "")
+    if request.gpu:
+        return Memory(request.gpu.memory, request.gpu.name)
     if find_spec("vllm" if cpu else "torch") is None:
         raise _unknown_memory(f"{'vLLM' if cpu else 'torch'}, which would tell it, is not installed")
     if cpu:
@@ -278,7 +303,7 @@ def read_memory(*, cpu: bool) -> Memory:
 def _unknown_memory(why: str) -> OptionsError:
     return OptionsError(
         field="--gpu-mem", value=None, allowed=f"GiB of one GPU; {why}",
-        remedy="state it, such as --gpu-mem 80; --cpu plans for vLLM's CPU backend on this machine",
+        remedy="state it, such as --gpu-mem 80, or plan for --platform cpu, this machine's",
     )  # fmt: skip
 
 
@@ -287,12 +312,8 @@ def _settle_device(
 ) -> tuple[Device, str, str]:
     """Return the device with its release, and where release and device are from.
 
-    Args:
-        config: the target's config.json.
-        memory: of the device; it names the GPU where that was read.
-
     Raises:
-        OptionsError: a release, device or backend that is not known.
+        OptionsError: a release or backend that is not known.
     """
     installed = installed_vllm()
     if request.vllm is not None:
@@ -301,34 +322,20 @@ def _settle_device(
         release, release_from = installed.partition("+")[0], "installed"
     else:
         release, release_from = NEWEST_RELEASE, "assumed"
-    capability, device_from = _capability(request, memory)
+    gpu = request.gpu
+    if gpu or request.cpu:
+        capability, device_from = gpu.capability if gpu else None, "as given"
+    else:
+        capability = memory.capability or ASSUMED_GPU
+        device_from = "this machine's" if memory.capability else "assumed"
     if request.gdn_prefill not in PREFILLS:
         raise OptionsError(
             field="--gdn-prefill", value=request.gdn_prefill, allowed=", ".join(PREFILLS),
             remedy="leave it out for what vLLM takes by itself",
         )  # fmt: skip
-    read_cuda = memory.cuda if request.device is None else None
     device = Device(
         release=release, platform="cpu" if request.cpu else "cuda", capability=capability,
-        cuda=Device().cuda if read_cuda is None else read_cuda,
+        cuda=memory.cuda or Device().cuda,
         gdn_prefill=request.gdn_prefill, key_dim=key_dim(text_config(config)),
     )  # fmt: skip
     return device, release_from, device_from
-
-
-def _capability(request: PlanRequest, memory: Memory) -> tuple[tuple[int, int] | None, str]:
-    if request.device is None:
-        if request.cpu:
-            return None, "as given"
-        if memory.capability is not None:
-            return memory.capability, "this machine's"
-        return ASSUMED_GPU, "assumed"
-    named = _CAPABILITY.fullmatch(request.device.lower())
-    if named is None or request.cpu:
-        raise OptionsError(
-            field="--device", value=request.device,
-            allowed="the compute capability of an NVIDIA GPU, without --cpu: sm_80 (A100), sm_90 (H100, "
-            "H200), sm_100 (B200), sm_120 (RTX 50)",
-            remedy="name one of them, or leave it out",
-        )  # fmt: skip
-    return (int(named[1]), int(named[2])), "as given"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.draft.registry import drafter_of
-from vllm_eagle_ext.draft.rules.request import wanted_runner
+from vllm_eagle_ext.draft.rules.request import passed_positions, wanted_runner
 from vllm_eagle_ext.draft.sources import download_command, split_subfolder
 from vllm_eagle_ext.options import KEY
 from vllm_eagle_ext.printable import shell_line
@@ -48,7 +48,9 @@ def serve_words(
     for key, option in _PASSED_ON.items():
         if request.engine.get(key):
             words += _option(option, str(request.engine[key]))
-    if length := request.engine.get("max_model_len"):
+    # Texts as long as the target's may pass the draft's positions.
+    spec, most = result.inspection.spec, result.target.max_position_embeddings
+    if length := request.engine.get("max_model_len") or (spec and passed_positions(spec, most)):
         words += ["--max-model-len", str(length)]
     if request.download_dir:
         words += _option("--download-dir", request.download_dir)

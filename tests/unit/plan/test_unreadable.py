@@ -16,14 +16,13 @@ from tests.unit.plan.inputs import H200, write_config
 OPTIONS = [
     (("--vllm", "0.31"), "--vllm is '0.31'. Allowed: a release from 0.32 on, such as 0.33."),
     (("--vllm", "newest"), "--vllm is 'newest'. Allowed: a release from 0.32 on"),
-    (("--device", "H100"), "--device is 'H100'. Allowed: the compute capability of an NVIDIA GPU"),
-    (("--device", "sm_90", "--cpu"), "without --cpu: sm_80 (A100), sm_90 (H100, H200)"),
+    (("--platform", "sm_90"), "--platform is 'sm_90'. Allowed: auto, cpu, cuda, cuda:h100"),
     (("--gdn-prefill", "cuda"), "--gdn-prefill is 'cuda'. Allowed: auto, triton, flashinfer, cutedsl"),
-    (("--eagle-ext", '{"draft_window": 64}'), "only with --by-vllm"),
+    (("--eagle-ext", '{"draft_window": 64}'), "What to do: name a draft"),
     (("--tp", "3"), "tensor_parallel_size"),
     *(((option, "0"), option) for option in ("--tp", "-k", "--gpu-mem", "--max-num-seqs")),
     *(((option, value), option) for option, value in (
-        ("--kv-dtype", "nvfp4"), ("-k", "3,"), ("-k", "3,x"), ("--gpu-memory-utilization", "2"))),
+        ("--kv-cache-dtype", "nvfp4"), ("-k", "3,"), ("-k", "3,x"), ("--gpu-memory-utilization", "2"))),
     *(((option, value), option) for value in ("inf", "nan", "-1")
       for option in ("--weights-gib", "--gpu-mem", "--reserve-gib", "--gpu-memory-utilization")),
 ]  # fmt: skip
@@ -38,7 +37,7 @@ def test_options(plan, options, words):
     ("changes", "words"),
     [
         ({"max_position_embeddings": None}, "--max-model-len is missing"),
-        ({"linear_num_key_heads": None}, "What to do: add --by-vllm and a draft"),
+        ({"linear_num_key_heads": None}, "What to do: name a draft"),
         ({"layer_types": ["full_attention"]}, "layer_types of the target's config.json is "),
     ],
     ids=str,
@@ -63,10 +62,10 @@ def test_no_target(plan, target, tmp_path):
 def test_no_gpu_to_read_the_memory_of(plan):
     if has_gpu():
         pytest.skip("this machine has a GPU, whose memory is read")
-    message = refusal(plan("-k", "7"))
+    message = refusal(plan("-k", "7", "--platform", "cuda"))
     assert message.startswith("vllm-eagle-ext: --gpu-mem is missing. Allowed: GiB of one GPU; no GPU is")
     assert "What to do: state it, such as --gpu-mem 80" in message
-    assert "--cpu plans for vLLM's CPU backend on this machine" in message
+    assert "or plan for --platform cpu, this machine's" in message
 
 
 @pytest.mark.parametrize("slug", ["kimi_k2_5_mla", "kimi_k3_dspark"])

@@ -16,10 +16,8 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
-    trained, wanted = case.spec.trained_length, case.request.max_model_len
-    if trained is None or wanted is None or trained >= wanted:
-        return
-    if all(layer.window is not None and layer.window <= trained for layer in case.spec.layers):
+    wanted = case.request.max_model_len
+    if (trained := passed_positions(case.spec, wanted)) is None:
         return
     yield Problem(
         field="positions in the draft's config",
@@ -30,6 +28,15 @@ def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
         + (_COMPARE.format(trained) if can_have_a_window(case.spec.drafter) else "")
         + "lower --max-model-len if no request is longer",
     )
+
+
+def passed_positions(spec: DraftSpec, length: int | None) -> int | None:
+    """Return the draft's positions, where a text of this length passes them and no window helps."""
+    trained = spec.trained_length
+    if trained is None or length is None or trained >= length:
+        return None
+    windows = [layer.window for layer in spec.layers]
+    return None if all(window is not None and window <= trained for window in windows) else trained
 
 
 _COMPARE = (

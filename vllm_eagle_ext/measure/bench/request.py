@@ -121,7 +121,7 @@ def _require_drafts(given: Given) -> None:
 def _checked(draft: str, given: Given, ks: Sequence[int]) -> CheckResult:
     """Check each K, or the usual one, as a start would, and return what was found for the largest."""
     check = CheckRequest(
-        engine=given["engine"], draft=draft, target=given["target"],
+        engine=given["engine"], draft=draft, target=given["target"], revision=given.get("revision"),
         method=given["method"], options=given["eagle_ext"], speculative=given["speculative"],
     )  # fmt: skip
     for k in ks or [usual_k(run_check(check).inspection.spec)]:

@@ -41,9 +41,9 @@ class Stages:
 
     def __init__(self) -> None:
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), BarColumn(20))
-        self.progress = Progress(
-            *columns, MofNCompleteColumn(), TimeElapsedColumn(), console=Console(stderr=True)
-        )
+        errors = Console(stderr=True)
+        errors.width = errors.width if errors.is_terminal else 1000  # a pipe cuts nothing
+        self.progress = Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=errors)
 
     def __enter__(self) -> Stages:
         self.progress.start()

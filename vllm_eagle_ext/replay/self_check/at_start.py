@@ -38,7 +38,7 @@ LEFT_TO_VLLM = (
     "runs instead: one state block per draft token, so fewer requests fit. Ignore what the log and "
     "/metrics said of replay before. %s."
 )
-ASK = "`vllm-eagle selftest --json selftest.json` tests this machine at length; please send the file in"
+ASK = "`vllm-eagle selftest --out selftest.json` tests this machine at length; please send the file in"
 
 
 def shapes_of(layer: QwenGatedDeltaNetAttention) -> Shapes:

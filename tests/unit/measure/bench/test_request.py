@@ -173,13 +173,6 @@ def test_a_folder_that_holds_a_report_is_kept(tmp_path):
     assert "a folder without a report.json" in result.stderr
 
 
-def test_tune_names_the_command_that_does_it_now():
-    result = CliRunner().invoke(app, ["tune", "d", "--target", "t", "--lengths", "1,2", "--help"])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    assert "`vllm-eagle bench --schedule`" in result.stderr
-
-
 @settings(deadline=None)
 @given(st.integers(1, 32))
 def test_usual_lengths(k):

@@ -3,8 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from jsonschema import ValidationError, validate
 
 from tests.unit.measure.bench.made_up import OURS, STOCK, STOCK_ERROR, MadeUp, changing, load
+from tools import schemas
+from vllm_eagle_ext.cli.terminal import json_text
 from vllm_eagle_ext.measure.bench.results import PLAIN, Measurement, Report, labels
 
 
@@ -135,3 +138,14 @@ def test_a_report_of_an_earlier_version_can_be_read():
     stored["engines"][0] |= {"splits": [{"concurrency": 1, "draft_s": 0.1}], "probe_error": None}
     stored["rows"][2] |= {"split": {"concurrency": 1}, "draft_share": 0.2, "tpot_ms": {"mean": 1.5}}
     assert json.dumps(Report.model_validate(stored).model_dump()) == json.dumps(kept)
+
+
+def test_the_published_schemas_are_those_of_the_records():
+    """A report holds to its own, and one without a key that is promised does not."""
+    for name in schemas.RECORDS:
+        assert json.loads((schemas.FOLDER / f"{name}.json").read_text()) == schemas.schema(name)
+    found = json.loads(json_text(MadeUp().report().model_dump(), 0))
+    validate(found, schemas.schema("bench"))
+    del found["rows"]
+    with pytest.raises(ValidationError):
+        validate(found, schemas.schema("bench"))

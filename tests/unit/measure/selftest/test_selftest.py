@@ -36,7 +36,7 @@ def invoke(monkeypatch, tmp_path):
 
     def start():
         path = tmp_path / "selftest.json"
-        result = CliRunner().invoke(app, ["selftest", "--quick", "--json", str(path)])
+        result = CliRunner().invoke(app, ["selftest", "--quick", "--out", str(path)])
         return result.exit_code, result.output, json.loads(path.read_text())
 
     return start

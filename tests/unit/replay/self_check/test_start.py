@@ -69,7 +69,7 @@ def test_the_log_says_so_once_and_with_figures(ranks):
     assert "states: " in line
     assert "values differ, by up to " in line
     assert "vLLM's own scheme per_token runs instead" in line
-    assert "vllm-eagle selftest --json" in line
+    assert "vllm-eagle selftest --out" in line
 
 
 def test_an_explicit_choice_is_refused_on_all_ranks(ranks):

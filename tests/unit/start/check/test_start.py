@@ -63,12 +63,11 @@ def test_ranks(check, draft, ranks, code):
 def test_length_is_what_the_engine_serves(check, draft, target):
     write_target(target, max_position_embeddings=2048)
     rule = "warning trained_length_covers_max_model_len: positions in the draft's config"
-    for words, warns in (
-        ((), True),
-        (["--max-model-len", "1024"], True),
-        (["--max-model-len", "512"], False),
-    ):
-        assert (rule in check(draft, *words).stdout) is warns
+    for given, served in ((None, "512"), ("1024", "1024"), ("512", "512")):
+        result = check(draft, *(("--max-model-len", given) if given else ()))
+        assert serve_line(result)[1]["--max-model-len"] == served
+        assert (rule in result.stdout) is (served == "1024")
+        assert "512 in its config.json, of the target's 2048" in result.stdout
 
 
 def test_the_verdict_names_the_platform_and_what_was_not_looked_at(check, draft):
