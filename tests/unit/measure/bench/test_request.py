@@ -192,3 +192,10 @@ def test_texts_are_put_together_until_they_are_long_enough(tokens, least):
         assert parts[-1] == text  # what is to be answered stays last
         assert sum(counted) >= least
         assert sum(counted[1:]) < least  # and no more than needed
+
+
+def test_tune_names_the_command_that_does_it_now():
+    result = CliRunner().invoke(app, ["tune", "d", "--target", "t", "--lengths", "1,2", "--help"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "`vllm-eagle bench --schedule`" in result.stderr
