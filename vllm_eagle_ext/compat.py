@@ -302,7 +302,7 @@ def use_architecture(model_config: Any, architecture: str) -> None:
 def when_loaded(name: str, action: Callable[..., None], *args: Any) -> None:
     """Run `action(module, *args)` now if the module is loaded, else right after its first import.
 
-    Asked for twice, an action runs once.
+    Asked for twice before the import, an action runs once; afterwards each time, as `_wrap` allows.
     """
     waiting = [(f.name, f.action, f.args) for f in sys.meta_path if isinstance(f, _AfterImport)]
     if name in sys.modules:

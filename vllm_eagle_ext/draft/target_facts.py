@@ -51,7 +51,7 @@ class TargetFacts:
             vocab_size=_size(text if text.get("vocab_size") else config, "vocab_size"),
             rope=target_rope(text) if is_readable(text) else Rope(None),
             max_position_embeddings=length if type(length) is int else None,
-            embedding_scale=_table_scale(text),
+            embedding_scale=table_scale(text),
             folder=folder,
         )
 
@@ -102,7 +102,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _table_scale(text: Mapping[str, Any]) -> float:
+def table_scale(text: Mapping[str, Any]) -> float:
     """Return the embeddings' factor: Granite and MiniCPM state it, Gemma scales without being told."""
     stated = (text.get(key) for key in ("embedding_multiplier", "scale_emb"))
     factor = next((value for value in stated if type(value) in (int, float)), None)

@@ -31,7 +31,7 @@ from vllm_eagle_ext.draft.registry import (
 )
 from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES, without_nulls
 from vllm_eagle_ext.draft.spec import DraftRequest
-from vllm_eagle_ext.draft.target_facts import target_rope
+from vllm_eagle_ext.draft.target_facts import table_scale, target_rope
 from vllm_eagle_ext.errors import (
     EagleExtError,
     GgufDraftError,
@@ -297,6 +297,7 @@ def target_facts(target: Any) -> TargetFacts:
         vocab_size=target.get_vocab_size(),
         rope=target_rope(text),
         max_position_embeddings=text.get("max_position_embeddings"),
+        embedding_scale=table_scale(text),
         folder=folder if folder.is_dir() else None,
     )
 

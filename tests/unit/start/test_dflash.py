@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.checkpoints import write_target
 from tests.support.drafts import valid_draft, write
 from tests.unit.start.configs import before_the_engine, speculative_config
 from vllm_eagle_ext.errors import SpeculativeConfigError
@@ -32,6 +33,13 @@ class TestDFlash:
         assert get_eagle3_aux_layers_from_config(config) == (2, 4, 6)
         nested = config.draft_model_config.hf_config.dflash_config
         assert nested["target_layer_ids"] == [1, 3, 5]
+
+    def test_a_start_warns_of_the_targets_factor_as_check_does(self, target, tmp_path, draft, vllm_log):
+        write_target(
+            target, architectures=["GraniteForCausalLM"], model_type="granite", embedding_multiplier=12.0
+        )
+        before_the_engine(target, write(draft, tmp_path), method="dflash", num_speculative_tokens=7)
+        assert vllm_log.containing("the target multiplies its embeddings by 12")
 
     def test_keys_at_top_level_reach_both_runners(self, target, tmp_path, draft):
         """As TorchSpec writes them; vLLM's V1 runner ignores these ids, and its config class is ours."""

@@ -132,12 +132,15 @@ class BlockTables(NamedTuple):
 
 
 class BlockPlaces(NamedTuple):
-    """Where the block tables hold the state blocks of some of a batch's requests."""
+    """Where the block tables hold the state blocks of some of a batch's requests.
+
+    With `seq_lens` it is the last token's column, else the first.
+    """
 
     requests: int
     indices: torch.Tensor | None  # [requests] int32: rows of the tables; None: the first ones
-    seq_lens: torch.Tensor | None  # [requests of the whole batch] int32, with `align`: the last token's
-    block_size: int  # column is taken; without it the first
+    seq_lens: torch.Tensor | None  # [requests of the whole batch] int32, with `align`
+    block_size: int  # tokens
 
 
 class Align(NamedTuple):
