@@ -89,7 +89,8 @@ def test_a_choice_is_named_whole():
     assert "--format <own|speculators>" in CliRunner().invoke(app, ["convert", "--help"]).stdout
 
 
-def test_a_pipe_has_whole_lines_without_blanks_at_their_end():
+def test_a_pipe_has_whole_lines_without_blanks_at_their_end(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     words = ["check", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--quick"]
     result = CliRunner().invoke(app, words)
     assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []

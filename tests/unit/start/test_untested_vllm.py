@@ -60,7 +60,7 @@ class TestOutsideTheTestedRange:
                 """Is wrapped, too."""
 
         module = types.SimpleNamespace(EngineArgs=EngineArgs)
-        compat._wrap_engine_args(plugin.build_speculative_config, plugin.judge_engine, module)
+        compat._wrap_engine_args(module, plugin.build_speculative_config, plugin.judge_engine)
         assert EngineArgs().create_speculative_config(object(), False, log_stats=True) == "built by vLLM"
 
     def test_goes_on_when_told_to(self, target, tmp_path):
