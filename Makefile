@@ -45,7 +45,7 @@ test: venv
 test-full: $(if $(REST),venv,test)
 	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(ENGINES)
 
-AVX2 := $(addprefix tests/unit/,test_device.py families replay/test_cpu_ops.py replay/test_on_cpu.py)
+AVX2 := $(addprefix tests/unit/,memory/test_device.py families replay/test_cpu_ops.py replay/test_on_cpu.py)
 # With vLLM 0.33: engines on V1 and V2, and what has engines on V2.
 BOTH_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py in_float32.py hybrid_dflash.py \
 	hybrid_replay.py scheduling.py)
