@@ -17,6 +17,7 @@ vLLM's metrics count accepted drafts, without the anchor: n - 1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -232,7 +233,7 @@ class Implementation(NamedTuple):
     unsupported_reason: Callable[[int, int, int, torch.dtype, torch.dtype], str | None] = lambda *_: None
 
 
-class ReplayOps:
+class ReplayOps(ABC):
     """What a platform offers to layer, metadata and commit: `on_cpu.CpuOps`, `on_gpu.GpuOps`."""
 
     candidates: tuple[Implementation, ...]  # the fastest first: a start takes the first that is right
@@ -244,16 +245,16 @@ class ReplayOps:
         """Say whether vLLM's plain decode can step states in this package's state blocks."""
         return True
 
+    @abstractmethod
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
         """Fill `out` [1 + scratch_blocks, groups, R]: the state block of each request in each group's
         table, then its scratch block; NULL_BLOCK after the last request."""
-        raise NotImplementedError
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""
         return batch
 
-    def warm_up(
+    def warm_up(  # noqa: B027 - a CPU compiles nothing
         self,
         kernels: ReplayKernels,
         padding_batch: PaddingBatch,
@@ -265,13 +266,13 @@ class ReplayOps:
     ) -> None:
         """Prepare later steps at the first commit, whose buffers and first layer these are."""
 
+    @abstractmethod
     def convolve(
         self, layer: QwenGatedDeltaNetAttention, x: torch.Tensor, cache: StateCache, step: Step
     ) -> torch.Tensor:
         """Convolve x [N, dim] -> [N, dim]; append the inputs to the conv states, which a commit moves
         on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
         """Run vLLM's own code for prompts and plain decodes, with what `_forward_core` takes."""
-        raise NotImplementedError
