@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only module that replaces names of vLLM's in a start; each docstring says why, and until when.
+"""The only module that replaces names of vLLM's (and transformers') in a start; each docstring says why,
+and until when.
 
 `plugin` lists what the package adds or sets besides. Facts of single releases also stand where they
 matter, each next to the code that they explain.

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from vllm.config import VllmConfig
 
-from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupsCommit
 from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, ReplayOps, Step
 from vllm_eagle_ext.replay.self_check.compared import (
@@ -38,7 +38,7 @@ def check_groups(
     kernels: Kernels, shapes: Shapes, device: torch.device, groups: int = GROUPS,
     ops: ReplayOps | None = None,
 ) -> KernelCheck:  # fmt: skip
-    """Take steps of a layer in each of many cache groups, by `CacheGroups` and `GroupCommit`."""
+    """Take steps of a layer in each of many cache groups, by `CacheGroups` and `GroupsCommit`."""
     made = kernels, shapes, device, groups, ops or replay_ops()
 
     def parts() -> Iterator[Part]:
@@ -168,7 +168,7 @@ class _AsAnEngine:
             compilation_config=SimpleNamespace(static_forward_context=layers),
             scheduler_config=SimpleNamespace(max_num_seqs=STEP_REQUESTS + 1),
         )
-        self.commit = GroupCommit(self.groups, cast(VllmConfig, config))
+        self.commit = GroupsCommit(self.groups, cast(VllmConfig, config))
 
     def verify_and_commit(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs, and the blocks of the requests that are not verified, of all groups."""

@@ -9,7 +9,7 @@ from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
 
 def turn(seconds, histogram=(), tokens=6):
-    return Measured(seconds, [Answer(4, [5] * tokens, [tokens], 0.1, 0.1, histogram=list(histogram))])
+    return Measured(seconds, [Answer(4, [5] * tokens, [tokens], 0.1, histogram=list(histogram))])
 
 
 def rows(plain, drafted):

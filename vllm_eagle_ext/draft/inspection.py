@@ -80,31 +80,34 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     if refused or drafter is None or request.method not in (None, drafter.method):
         return Inspection(None, early)
     # Its config's values and its layers, without which nothing else can be said.
+    # A published config has them in one level; speculators' nests them, and is validated as it is.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
     if isinstance(config, list):
         return Inspection(None, _errors("config_is_well_formed", config))
-    layers = _aux_layers(flat, drafter, target, options.aux_layers)
-    if isinstance(layers, list):
-        ids, errors = layers[0].value, _errors("aux_layer_ids_exist", layers)
+    aux_layers = _aux_layers(flat, drafter, target, options.aux_layers)
+    if isinstance(aux_layers, list):
+        ids, errors = aux_layers[0].value, _errors("aux_layer_ids_exist", aux_layers)
         is_list = isinstance(ids, list) and all(type(layer) is int for layer in ids)
-        read: Any = ids if is_list else []  # had its target so many
-        return Inspection(None, mark_consequences(errors, files.model, config, target, read))
+        layer_ids: Any = ids if is_list else []  # had its target so many
+        return Inspection(None, mark_consequences(errors, files.model, config, target, layer_ids))
     # What it is, with this target and these options.
-    seen = without_padding(files, config, target)
+    unpadded = without_padding(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), request.max_model_len)
     spec = build_spec(
-        files, flat, config, drafter, seen, layers, options.norm_output, options.gate_layout, window
-    )
+        files, flat, config, drafter, unpadded, aux_layers,
+        options.norm_output, options.gate_layout, window,
+    )  # fmt: skip
     if options.draft_vocabulary is not None:
         spec = replace(spec, kept_ids=read_vocabulary_file(options.draft_vocabulary))
-    expected = spec.family.tensors(spec, config, seen.vocab_size)
+    expected = spec.family.tensors(spec, config, unpadded.vocab_size)
     case = Case(
-        files=files, flat=flat, config=config, spec=spec, expected=expected, target=seen, request=request
+        files=files, flat=flat, config=config, spec=spec, expected=expected, target=unpadded,
+        request=request,
     )  # fmt: skip
     # What the rules for its kinds say of all that.
     late = apply_rules(rules_for(spec.family), case=case)
-    read = spec.aux_layers.layer_ids
-    return Inspection(case, mark_consequences([*early, *late], files.model, config, target, read))
+    layer_ids = spec.aux_layers.layer_ids
+    return Inspection(case, mark_consequences([*early, *late], files.model, config, target, layer_ids))
 
 
 def _aux_layers(

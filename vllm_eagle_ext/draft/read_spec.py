@@ -151,7 +151,11 @@ def family_of(
     *,
     norm_output: bool = False,
 ) -> Family:
-    """Return the draft's family, or the plainest of its drafter class where only the config is known."""
+    """Return the draft's family, or the plainest of its drafter class where only the config is known.
+
+    A draft's depth and layer ids are read before its gate and flags. What they need of the family, all
+    families of a drafter class that differ in gate and flags have in common.
+    """
     evidence = Evidence(
         architecture=published_architecture(flat),
         speculators_type=flat.get("speculators_model_type"),

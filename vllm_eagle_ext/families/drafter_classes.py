@@ -42,7 +42,7 @@ class Drafter:
     published_with_type: tuple[tuple[str, str], ...] = ()
     # Of drafts of these speculators types that go to vLLM unchecked.
     excluded_architectures: tuple[str, ...] = ()
-    is_vllms: bool = False  # vLLM's own class, on a config that the preflight has resolved
+    is_vllms: bool = False  # vLLM's own class, on a config that this package has resolved
     vllms_class: str = ""  # of vLLM's package, where it is not called like the architecture
     may_lie_in_the_target: bool = False  # a draft of the method may be a part of the target's files
     can_gate: bool = False  # builds gated attention
@@ -51,7 +51,7 @@ class Drafter:
     @property
     def prefix(self) -> str:
         """Return what vLLM puts before architectures of the method that do not show it."""
-        return self.architecture.partition("EagleExt")[0]
+        return {"dflash": "DFlash", "eagle3": "Eagle3"}.get(self.method, "")
 
     @property
     def registration(self) -> str:
@@ -62,16 +62,11 @@ class Drafter:
     def aliases(self) -> tuple[str, ...]:
         """Return the names that vLLM may look up before the config is resolved.
 
-        These are the published ones, and what vLLM makes of them: it puts its name for the method
-        before an architecture that does not show it.
+        These are the published ones, and what vLLM makes of them with its prefix.
         """
-        prefix = _SHOWN_AS.get(self.method, "")
-        hidden = [name for name in self.published if not name.startswith(prefix)]
-        renamed = [prefix + name for name in hidden if not name.endswith(prefix)]
+        hidden = [name for name in self.published if not name.startswith(self.prefix)]
+        renamed = [self.prefix + name for name in hidden if not name.endswith(self.prefix)]
         return (*self.published, *renamed)
-
-
-_SHOWN_AS = {"dflash": "DFlash", "eagle3": "Eagle3"}
 
 
 @cache

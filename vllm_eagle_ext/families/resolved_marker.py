@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resolved-config marker, which the preflight leaves on an hf_config and a model class asks for.
+"""The resolved-config marker, which a start leaves on an hf_config and a model class asks for.
 
-The preflight runs in the front end, models are built in workers, which under Ray may be on another node
-with another installation.
+A start resolves configs in the front end, models are built in workers, which under Ray may be on another
+node with another installation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def require_marker(hf_config: Any, whose: str = "draft") -> Mapping[str, Any]:
     """Return the version and the decisions of a config that this version has resolved.
 
     Raises:
-        UnsupportedDraftError: the config was resolved by no preflight, or by another version's.
+        UnsupportedDraftError: the config was resolved by no start, or by another version's.
     """
     marker: Mapping[str, Any] = getattr(hf_config, _KEY, None) or {}
     if marker.get("version") == __version__:

@@ -139,7 +139,7 @@ class CacheGroups:
         return step._replace(batch=batch)
 
 
-class GroupCommit:
+class GroupsCommit:
     """Commits what a step sampled, in all layers of all KV-cache groups. Both runners end up here."""
 
     def __init__(self, groups: CacheGroups, vllm_config: VllmConfig) -> None:

@@ -24,7 +24,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.built_caches import log_start_line
-from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupsCommit
 from vllm_eagle_ext.replay.ops import replay_ops
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
 
@@ -33,7 +33,7 @@ from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
 class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
     step: Step | None = None
     groups: CacheGroups | None = None  # there wherever `step` is
-    group_commit: GroupCommit | None = None  # of the step: the metadata of group 0 has it
+    groups_commit: GroupsCommit | None = None  # of the step: the metadata of group 0 has it
     seq_lens: torch.Tensor | None = None  # where vLLM does not gather aligned state blocks ahead
 
     def commit_recoverssm_state(
@@ -45,9 +45,9 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
             num_accepted_tokens: [requests] int32, as vLLM names it: the tokens sampled.
         """
         step, num_sampled = self.step, num_accepted_tokens
-        if step is None or self.groups is None or self.group_commit is None:
+        if step is None or self.groups is None or self.groups_commit is None:
             return None
-        self.group_commit(step, num_sampled)
+        self.groups_commit(step, num_sampled)
         align = self.groups.align(step)
         if align is None:
             return None
@@ -90,11 +90,11 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.ops = replay_ops()
         self.steps_plain_decodes = self._steps_plain_decodes()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
-        self.group_of: dict[CacheGroups, int] = {}  # the number of this builder's group among them
-        self.leads_groups: CacheGroups | None = None  # those of which its group is the first
-        self.group_commit: GroupCommit | None = None  # theirs
-        # The preflight foresees the runner; vLLM may choose otherwise for a reason of its own. On V1 no
-        # commit would write the states at block boundaries.
+        self.group_numbers: dict[CacheGroups, int] = {}  # what `join` returned for this builder's group
+        self.led_groups: CacheGroups | None = None  # where vLLM builds this group before the others
+        self.groups_commit: GroupsCommit | None = None  # of the led groups
+        # `hybrid_state` was chosen for the runner that vLLM was expected to take. On V1 no commit would
+        # write the states at block boundaries.
         if kv_cache_spec.mamba_cache_mode == "align" and not vllm_config.use_v2_model_runner:
             raise HybridStateError(
                 field="enable_prefix_caching", value=True,
@@ -137,10 +137,10 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             if is_ahead or self.kv_cache_spec.mamba_cache_mode != "align":
                 return metadata
             return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
-        groups = self.leads_groups or self._lead_groups()
+        groups = self.led_groups or self._lead_groups()
         step = self._verify_step(metadata, common)
         self.pending = step = groups.first_step(common.block_table_tensor, step)
-        return _without_verify_rows(metadata, step, groups, self.group_commit)
+        return _without_verify_rows(metadata, step, groups, self.groups_commit)
 
     def update_block_table(
         self, metadata: GDNAttentionMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
@@ -156,10 +156,10 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         if not isinstance(metadata, ReplayMetadata) or metadata.step is None or metadata.groups is None:
             return self._without_step(metadata, blk_table, slot_mapping)
         groups, step = metadata.groups, metadata.step
-        group = self.group_of.get(groups)
+        group = self.group_numbers.get(groups)
         if group is None:
-            group = self.group_of[groups] = groups.join(self.layer_names)
-        mine = _copied(metadata, group_commit=None, step=groups.step_for_group(group, blk_table, step))
+            group = self.group_numbers[groups] = groups.join(self.layer_names)
+        mine = _copied(metadata, groups_commit=None, step=groups.step_for_group(group, blk_table, step))
         if step.other_places is not None:
             blocks = groups.other_blocks(group, step)
             mine.non_spec_state_indices_tensor = mine.prefill_state_indices = blocks
@@ -182,11 +182,13 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             del self.mamba_aligned_state_indices
 
     def _lead_groups(self) -> CacheGroups:
+        """Begin a set of groups with this builder's as the first: vLLM builds it before those that share
+        its step."""
         most_groups = len(self._recurrent_layers())
-        self.leads_groups = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
-        self.group_of[self.leads_groups] = self.leads_groups.join(self.layer_names)
-        self.group_commit = GroupCommit(self.leads_groups, self.vllm_config)
-        return self.leads_groups
+        self.led_groups = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
+        self.group_numbers[self.led_groups] = self.led_groups.join(self.layer_names)
+        self.groups_commit = GroupsCommit(self.led_groups, self.vllm_config)
+        return self.led_groups
 
     def _steps_plain_decodes(self) -> bool:
         """Say whether the rows of a batch without any draft step a state in its block, since a committed
@@ -240,7 +242,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         )
 
 
-NO_STEP = {name: None for name in ("step", "groups", "group_commit", "seq_lens")}
+NO_STEP = {name: None for name in ("step", "groups", "groups_commit", "seq_lens")}
 
 
 def _copied(metadata: GDNAttentionMetadata, **changes: Any) -> ReplayMetadata:
@@ -251,7 +253,7 @@ def _copied(metadata: GDNAttentionMetadata, **changes: Any) -> ReplayMetadata:
 
 
 def _without_verify_rows(
-    metadata: GDNAttentionMetadata, step: Step, groups: CacheGroups, group_commit: GroupCommit | None
+    metadata: GDNAttentionMetadata, step: Step, groups: CacheGroups, groups_commit: GroupsCommit | None
 ) -> ReplayMetadata:
     return _copied(
         metadata,
@@ -267,6 +269,6 @@ def _without_verify_rows(
         num_accepted_tokens=None,
         step=step,
         groups=groups,
-        group_commit=group_commit,
+        groups_commit=groups_commit,
         seq_lens=None,
     )

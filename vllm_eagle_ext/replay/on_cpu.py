@@ -65,7 +65,7 @@ class CpuOps(ReplayOps):
 
     def forward_committed(self, layer: QwenGatedDeltaNetAttention, *tensors: torch.Tensor) -> None:
         _show_plain_weights(layer)
-        metadata = _metadata_of(layer)
+        metadata = _with_readable_blocks(layer)
         is_packed = hasattr(layer.conv1d, _PLAIN_WEIGHTS)  # vLLM keeps the plain weights next to these
         if metadata is None or metadata.num_prefills or not is_packed:
             stock.cpu_gdn_attention_core(*tensors, layer.prefix)
@@ -87,12 +87,12 @@ def _show_plain_weights(layer: QwenGatedDeltaNetAttention) -> None:
             setattr(convolution, _PLAIN_WEIGHTS, plain)
 
 
-def _metadata_of(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | None:
-    """Return the metadata of the layer's group in a step with rows; the kernels can read its state
-    blocks.
+def _with_readable_blocks(layer: QwenGatedDeltaNetAttention) -> GDNAttentionMetadata | None:
+    """Return the metadata of the layer's group in a step with rows, its state blocks made contiguous.
 
-    They read the blocks as if they stood next to each other. For one request they stand in a column
-    of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()` leaves.
+    The kernels read the blocks as if they stood next to each other. For one request they stand in a
+    column of the block table whose stride PyTorch takes for contiguous, and vLLM's `.contiguous()`
+    leaves.
     """
     by_layer = get_forward_context().attn_metadata
     metadata = by_layer.get(layer.prefix) if isinstance(by_layer, dict) else None

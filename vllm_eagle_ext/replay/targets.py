@@ -56,8 +56,8 @@ def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
             if num_sampled is None:
                 num_sampled = (sampled != -1).sum(dim=1, dtype=torch.int32)
             step, builder.pending = builder.pending, None
-            assert builder.group_commit is not None
-            builder.group_commit(step, num_sampled)
+            assert builder.groups_commit is not None
+            builder.groups_commit(step, num_sampled)
 
 
 class ReplayModelState(MambaHybridModelState):

@@ -102,18 +102,17 @@ def build_speculative_config(
         dtype = str(target_model_config.dtype).removeprefix("torch.")
         with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
             config = build()
-    if (
-        config is not None
-        and speculative
-        and speculative["method"] is None
-        and isinstance(config.model, str)
-    ):
-        inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
     case = None
-    if config is not None and inspection is not None and config.method in methods():
+    if config is None:
+        setattr(engine_args, _JUDGED, (options, case))
+        return None
+    # vLLM has guessed the method: look again with it.
+    if speculative and speculative["method"] is None and isinstance(config.model, str):
+        inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
+    if inspection is not None and config.method in methods():
         case = inspection.case
         _apply_draft(engine_args, target_model_config, config, inspection)
-    if config is not None and (case or target_model_config.architecture in REPLAYING_TARGETS):
+    if case or target_model_config.architecture in REPLAYING_TARGETS:
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
         keep_prompts(engine_args, half_built)
         apply_hybrid_state(engine_args, half_built, options)

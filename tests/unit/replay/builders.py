@@ -89,15 +89,15 @@ def builder(
     for name in STAGED:
         setattr(made, name, torch.empty(MOST * (K + 1) + 1, dtype=torch.int32))
     made.ones = torch.ones(MOST, dtype=torch.int32)
-    made.pending, made.group_of, made.ops = None, {}, ops or Ops()
+    made.pending, made.group_numbers, made.ops = None, {}, ops or Ops()
     made.speculative_config = SimpleNamespace(
         enable_adaptive_verification=adaptive, num_speculative_tokens_per_batch_size=schedule
     )
     made.steps_plain_decodes = made._steps_plain_decodes()
     made.layer_names = [f"layer of {id(made)}"]
-    made.leads_groups = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops)
-    made.group_commit = Commits()
-    made.group_of[made.leads_groups] = made.leads_groups.join(made.layer_names)
+    made.led_groups = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops)
+    made.groups_commit = Commits()
+    made.group_numbers[made.led_groups] = made.led_groups.join(made.layer_names)
     return made
 
 

@@ -107,7 +107,7 @@ def test_one_commit_for_all_groups(mode):
     metadata = engine.step("padded")
     answers = [one.commit_recoverssm_state(sampled) for one in metadata]
     assert [answer is not None for answer in answers] == [mode == "align"] + [False] * (GROUPS - 1)
-    commits = [one.group_commit for one in engine.builders]
+    commits = [one.groups_commit for one in engine.builders]
     assert [len(one.seen) for one in commits] == [1] + [0] * (GROUPS - 1)
     assert [one.pending is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)
     step, groups = metadata[0].step, metadata[0].groups
@@ -129,6 +129,6 @@ def test_groups_that_vllm_leaves_out_of_a_step_are_not_committed():
 def test_builders_that_are_never_first_hold_no_buffers():
     engine = Engine("none", by_address=True)
     for one in engine.builders[1:]:
-        one.leads_groups = None
+        one.led_groups = None
     engine.step("padded")
-    assert [one.leads_groups is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)
+    assert [one.led_groups is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)

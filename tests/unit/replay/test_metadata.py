@@ -37,7 +37,7 @@ def test_a_padded_graph(mode):
     assert step.batch.starts.data_ptr() == made.spec_query_start_loc.data_ptr()
     sampled = torch.tensor([1, 2, 4, 0, 3], dtype=torch.int32)  # as long as there are requests
     after = metadata.commit_recoverssm_state(sampled)
-    assert made.group_commit.seen == [(step, sampled)]
+    assert made.groups_commit.seen == [(step, sampled)]
     if mode == "align":
         # A row that samples nothing still commits its first token.
         assert (after.num_computed_tokens + sampled).tolist() == [21, 22, 19, 13, 33]
@@ -147,7 +147,7 @@ def test_rows_are_those_of_the_device(case, mode, graphs):
         found = build(builder(mode, graphs=graphs), common, drafts)
         metadata.append({
             name: value for name, value in vars(found).items()
-            if name not in ("step", "groups", "group_commit", "uniform_spec_sequence_length")
+            if name not in ("step", "groups", "groups_commit", "uniform_spec_sequence_length")
         })  # fmt: skip
         steps.append(found.step._asdict() | {"built": None})
     for trimmed, by_hand in (steps, metadata):

@@ -26,7 +26,7 @@ from vllm.model_executor.offloader.base import set_offloader
 from vllm_eagle_ext.errors import UnsupportedTargetError
 from vllm_eagle_ext.replay import layer as layer_module
 from vllm_eagle_ext.replay import targets
-from vllm_eagle_ext.replay.cache_groups import GroupCommit
+from vllm_eagle_ext.replay.cache_groups import GroupsCommit
 from vllm_eagle_ext.replay.layer import ReplayGatedDeltaNetAttention
 from vllm_eagle_ext.replay.metadata import ReplayMetadata
 from vllm_eagle_ext.replay.ops import reference
@@ -108,7 +108,7 @@ class Steps:
             ),
             scheduler_config=SimpleNamespace(max_num_seqs=len(ROWS)),
         )
-        self.commit = GroupCommit(groups, config)
+        self.commit = GroupsCommit(groups, config)
 
     @staticmethod
     def _layer(index: int, made) -> ReplayGatedDeltaNetAttention:

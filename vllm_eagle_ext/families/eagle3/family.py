@@ -92,4 +92,5 @@ _PARALLEL = replace(
     reference="vllm_eagle_ext.measure.reference.eagle3:PEagleReference",
 )
 
+# Of those with a draft's drafter class, the first that matches is its family.
 FAMILIES = (_PARALLEL, _GATED, _POST_NORM, NATIVE, _MLA)

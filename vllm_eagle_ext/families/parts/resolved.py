@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all drafters share: a config that preflight has resolved, and weights that all arrive."""
+"""What all drafters share: a config that a start has resolved, and weights that all arrive."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ResolvedDraft(StrictWeights):
     whatever the memory held.
 
     Raises:
-        UnsupportedDraftError: the draft's config was not resolved by this version's preflight.
+        UnsupportedDraftError: the draft's config was not resolved by this version of the package.
     """
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:

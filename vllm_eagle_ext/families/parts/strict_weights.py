@@ -3,7 +3,7 @@
 
 Differences from vLLM's drafters, which leave a module without weights as it was allocated: every
 parameter starts as NaN and must be finite at the end, and the tensors that arrive are compared with
-those that preflight expects.
+those that the draft's rules expect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHARED = ("embed_tokens.", "lm_head.")  # with the target, if the draft has non
 
 @dataclass(frozen=True, slots=True)
 class LoadingPlan:
-    """What preflight expects of a draft's files. Travels to the workers as plain JSON."""
+    """What the draft's rules expect of its files. Travels to the workers as plain JSON."""
 
     required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
     optional: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def _require_identity(d2t: torch.Tensor) -> None:
 
 
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
-    """Turn d2t into offsets, as preflight has read it, which may have gone by t2d."""
+    """Turn d2t into offsets, as the start has read it, which may have gone by t2d."""
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
     kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):

@@ -51,7 +51,6 @@ class Answer:
     prompt_tokens: int
     tokens: list[int]
     steps: list[int]  # tokens of each step of the target; the first step is the prompt's
-    ttft_s: float  # from submission
     decode_s: float  # from the first token to the last
     histogram: list[int] = field(default_factory=list)  # vLLM's: steps with drafts, by those accepted
 

@@ -196,8 +196,7 @@ class _Running:
         self.index, self.prompt_tokens = index, prompt_tokens
         self.tokens: list[int] = []
         self.steps: list[int] = []
-        self.submitted = time.perf_counter()
-        self.first = self.last = self.submitted
+        self.first = self.last = 0.0  # when the first token came, and the last
 
     def add(self, tokens: list[int], now: float) -> None:
         if not tokens:  # an end without a token of its own
@@ -209,8 +208,7 @@ class _Running:
         self.steps.append(len(tokens))
 
     def answer(self, drafts: list[int]) -> Answer:
-        ttft, decode = self.first - self.submitted, self.last - self.first
-        return Answer(self.prompt_tokens, self.tokens, self.steps, ttft, decode, drafts)
+        return Answer(self.prompt_tokens, self.tokens, self.steps, self.last - self.first, drafts)
 
 
 def serve(lines: TextIO, say: Callable[[dict[str, Any]], None], kind: type[Any] = Engine) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
+LEAST_LENGTH = 1.5  # of drafts of two tokens and more; below it steps seldom pay for their drafts
 LEAST_DRAFTS = 30
 MOST_DRAFTS = 800  # that the reference makes
 BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
@@ -62,6 +63,7 @@ _OTHER_TARGET = (
 _PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
 _NOT_OF_TEXT = {"image_token_index"}  # keys of hf_overrides: how vLLM's V1 runner finds images
 
+GATE = "Likeliest cause: the other layout of the gate. `vllm-eagle verify --gate-layouts` measures both."
 LIKELY = (
     "Likely causes: another target than the draft was trained for, or another revision of it;",
     "prompts without the chat template or thinking switch of its training (--[no-]chat-template,",
@@ -122,10 +124,11 @@ class Paired:
 
 
 def judge_worth(
-    measured: Measured, categories: Sequence[str | None] = (), ids: Collection[int] = ()
-) -> Check:
+    measured: Measured, categories: Sequence[str | None] = (), ids: Collection[int] = (), *,
+    has_layouts: bool = False,
+) -> Check:  # fmt: skip
     """Judge whether drafting is worth it, and tell acceptance per request and by category of prompt.
-    The draft can say these `ids` of the target, or all."""
+    The draft can say these `ids` of the target, or all; its gate may have another layout."""
     long = sum(len(answer.tokens) > _UNDRAFTED_TOKENS for answer in measured.answers)
     if not measured.drafts and long:
         said = f"Nothing was drafted for {long} texts of more than {_UNDRAFTED_TOKENS} tokens."
@@ -136,7 +139,7 @@ def judge_worth(
     # Whether it is worth it, by how often tokens are accepted, by chance, and by the vocabulary's map.
     rates = [count / measured.drafts for count in measured.accepted]
     length = 1 + sum(rates)
-    enough = rates[0] >= LEAST_RATE
+    enough = rates[0] >= LEAST_RATE and (length >= LEAST_LENGTH or len(rates) == 1)
     said = (
         f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
     )
@@ -148,13 +151,14 @@ def judge_worth(
     spread = spread_of(measured.histograms, len(rates), categories)
     figures = {
         "drafts": measured.drafts, "rates": rates, "acceptance_length": length,
-        "least_rate": LEAST_RATE, **spread,
+        "least_rate": LEAST_RATE, "least_length": LEAST_LENGTH, **spread,
     }  # fmt: skip
     rows = {title: [f"{n[:_NAME]} {v:.3g}" for n, v in row.items()] for title, row in spread.items()}
     lines = [
         f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row
     ]
-    return Check(WORTH, verdict, said, (*lines, *mapped, *below, *(() if enough else LIKELY)), figures)
+    likely = () if enough or off else (GATE, *LIKELY) if has_layouts else LIKELY
+    return Check(WORTH, verdict, said, (*lines, *mapped, *below, *likely), figures)
 
 
 def _below_chance(measured: Measured, counted: Counter[int]) -> tuple[str, ...]:
@@ -187,7 +191,8 @@ def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], 
         is_likely = len(gained) - len(lost) > _OF_IDS * sqrt(len(gained) + len(lost))
         if is_likely and sum(gained) - sum(lost) > CERTAIN * sqrt(sum(gained) + sum(lost)):
             said.append(
-                f"with each target id {shift:+} it would have {share:.1%}: the map is off by one"
+                f"with each target id {shift:+} it would have {share:.1%}: the map is off by one. "
+                f"Add {shift} to all of d2t, move t2d's rows likewise if there is one, keep lm_head"
             )
     return said, len(said) > 1
 

@@ -62,7 +62,11 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
     kind = case and case.spec.vocabulary.map_kind
     ids = target_ids(d2t, kind) if d2t and kind else (case and case.spec.kept_ids) or ()
     reference = acceptance.check_reference(request, checked, greedy, stage)
-    worth = acceptance.judge_worth(greedy, request.prompts.categories, ids)
+    gate = case and case.spec.gate
+    worth = acceptance.judge_worth(
+        greedy, request.prompts.categories, ids,
+        has_layouts=bool(gate and gate.module == "q_proj"),
+    )  # fmt: skip
     return _report(request, checked, [preflight, judged_texts, sampled, reference, states, worth])
 
 

@@ -141,7 +141,7 @@ def _plan_group(
     computed = align.num_computed.numpy()[everywhere]
     final[:] = _block_at(table, np.maximum(computed + count - 1, 0) // size) * is_active
     to_end = size - computed % size
-    # Rows that end at the block boundary: the final block is the one that ends there.
+    # Rows that go past the block's end. For those that end at it, the final block is that block.
     crosses = (count > to_end) & is_active
     block_end[:] = _block_at(table, (computed + to_end) // size - 1) * crosses
     block_end_lengths[:] = to_end * crosses

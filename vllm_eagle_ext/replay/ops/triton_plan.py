@@ -105,31 +105,32 @@ def _plan(
 ) -> None:
     """Plan in one program per part of the requests and cache group."""
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
-    here, mine = i < requests, group * group_step + i
+    is_request, place = i < requests, group * group_step + i
     blocks = state_blocks + group * blocks_group_step
-    block = tl.load(blocks + i * blocks_step, mask=here, other=NULL)
-    rows = tl.load(starts + i + 1, mask=here, other=0) - tl.load(starts + i, mask=here, other=0)
+    block = tl.load(blocks + i * blocks_step, mask=is_request, other=NULL)
+    rows = tl.load(starts + i + 1, mask=is_request, other=0)
+    rows -= tl.load(starts + i, mask=is_request, other=0)
     active = (block > NULL) & (rows > 0)
     request = tl.load(indices + i, mask=active, other=0) if MAPPED else i
     sampled = tl.load(num_sampled + request, mask=active, other=0)
-    length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
+    count = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
 
-    last, at, at_length = block, tl.full([BLOCK], NULL, tl.int32), tl.zeros([BLOCK], tl.int32)
+    final_block, end_count = block, tl.zeros([BLOCK], tl.int32)
+    end_block = tl.full([BLOCK], NULL, tl.int32)
     if ALIGNED:
         computed = tl.load(num_computed + request, mask=active, other=0)
-        after = computed + length
         table = tl.load(addresses + group).to(tl.pointer_type(tl.int32))
         table += request.to(tl.int64) * table_row
-        column = tl.minimum(tl.maximum(after - 1, 0) // block_size, columns - 1)
-        last = tl.load(table + column, mask=active, other=NULL)
+        column = tl.minimum(tl.maximum(computed + count - 1, 0) // block_size, columns - 1)
+        final_block = tl.load(table + column, mask=active, other=NULL)
         end = (computed // block_size + 1) * block_size
-        crossed = active & (after > end)  # a step that ends there writes the block as `final`
-        at = tl.load(table + end // block_size - 1, mask=crossed, other=NULL)
-        at_length = tl.where(crossed & (at > NULL), end - computed, 0)
-    tl.store(rows_to_commit + mine, length, mask=here)
-    tl.store(final + mine, tl.where(active, last, NULL), mask=here)
-    tl.store(block_end + mine, at, mask=here)
-    tl.store(block_end_lengths + mine, at_length, mask=here)
+        crosses = active & (computed + count > end)  # a step that ends there writes the block as `final`
+        end_block = tl.load(table + end // block_size - 1, mask=crosses, other=NULL)
+        end_count = tl.where(crosses & (end_block > NULL), end - computed, 0)
+    tl.store(rows_to_commit + place, count, mask=is_request)
+    tl.store(final + place, tl.where(active, final_block, NULL), mask=is_request)
+    tl.store(block_end + place, end_block, mask=is_request)
+    tl.store(block_end_lengths + place, end_count, mask=is_request)
 
 
 def strides(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from vllm_eagle_ext.measure.bench.summary import metrics_of_steps, metrics_of_te
 from vllm_eagle_ext.measure.engine.load import Answer, Measured, TimedSteps
 
 ANSWER = Answer(
-    prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], ttft_s=0.5, decode_s=2.0,
+    prompt_tokens=120, tokens=list(range(11)), steps=[1, 4, 4, 2], decode_s=2.0,
     histogram=[0, 1, 0, 2],
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ def test_a_request_without_drafts_keeps_its_place():
 def test_a_step_is_a_step_of_the_target(answers, step_s):
     """Where mean TPOT x acceptance length is something else."""
     found = metrics_of_texts(
-        Measured(1.0, [Answer(8, [7] * sum(steps), steps, 0.1, s) for steps, s in answers])
+        Measured(1.0, [Answer(8, [7] * sum(steps), steps, s) for steps, s in answers])
     )
     assert found["step_s"] == (step_s if step_s is None else pytest.approx(step_s))
 

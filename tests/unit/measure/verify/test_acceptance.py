@@ -24,7 +24,7 @@ K = 3
 
 
 def answer(steps: list[int], prompt: int = 4) -> Answer:
-    return Answer(prompt, list(range(sum(steps))), steps, 0.1, 1.0)
+    return Answer(prompt, list(range(sum(steps))), steps, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,32 @@ def measured(rates: list[float], drafts: int = 200) -> Measured:
 
 
 @pytest.mark.parametrize(
-    ("first", "expected"), [(0.7, "passed"), (0.2, "passed"), (0.19, "warning"), (0.0, "warning")]
+    ("rates", "expected"),
+    [
+        ([0.7, 0.35, 0.0], "passed"),
+        ([0.34, 0.17, 0.0], "passed"),
+        ([0.3, 0.06, 0.0], "warning"),  # of a tiny gated draft in the other layout
+        ([0.2], "passed"),
+        ([0.19, 0.19, 0.19], "warning"),
+        ([0.0, 0.0, 0.0], "warning"),
+    ],
 )
-def test_worth(first, expected):
-    check = judge_worth(measured([first, first / 2, 0.0]))
+def test_worth(rates, expected):
+    check = judge_worth(measured(rates))
     assert check.verdict.value == expected
-    assert check.figures["acceptance_length"] == pytest.approx(1 + first * 1.5, abs=0.01)
+    assert check.figures["acceptance_length"] == pytest.approx(1 + sum(rates), abs=0.01)
     assert ("Likely causes" in " ".join(check.details)) == (expected == "warning")
+
+
+@pytest.mark.parametrize("has_layouts", [True, False])
+def test_a_layout_comes_first_of_the_causes(has_layouts):
+    details = judge_worth(measured([0.3, 0.06]), has_layouts=has_layouts).details
+    assert ("--gate-layouts" in details[1]) == has_layouts
 
 
 def of_texts(tokens: list[int], accepted: int, drafts: int) -> Measured:
     counted = histogram(drafts, [accepted])
-    return Measured(1.0, [Answer(4, tokens, [1] * len(tokens), 0.1, 1.0, histogram=counted)])
+    return Measured(1.0, [Answer(4, tokens, [1] * len(tokens), 1.0, histogram=counted)])
 
 
 @pytest.mark.parametrize(
@@ -161,9 +175,11 @@ def test_less_than_the_commonest_token_fails(accepted, drafts, expected):
 @pytest.mark.parametrize(("off", "named"), [(0, False), (1, True), (-1, True), (2, False)])
 def test_a_map_that_is_off_by_one_is_named(off, named):
     tokens = [*range(100, 400, 5)] * 20  # no neighbours among them
-    check = judge_worth(of_texts(tokens, 150, 200), ids=[token + off for token in range(100, 400, 5)])
+    ids = [token + off for token in range(100, 400, 5)]
+    check = judge_worth(of_texts(tokens, 30 if named else 150, 200), ids=ids)
     assert f"map has {0 if off else 100:.1f}% of the tokens" in str(check.details)
     assert (f"each target id {-off:+} it would have 100.0%" in str(check.details)) == named
+    assert "Likely causes" not in str(check.details)
     assert check.verdict.value == ("warning" if named else "passed")
 
 

@@ -56,7 +56,7 @@ def serve(asked: VerifyRequest) -> Measured:
             wanted = tokens[start + 2 : start + 2 + K]
             steps.append(1 + accepted_length(reference.draft(start, K, rows).tokens, wanted))
         counted = [steps[1:].count(1 + accepted) for accepted in range(K + 1)]
-        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 0.1, 1.0, histogram=counted))
+        answers.append(Answer(len(prompt), tokens[len(prompt) :], steps, 1.0, histogram=counted))
     return Measured(1.0, answers)
 
 

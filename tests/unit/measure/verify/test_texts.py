@@ -97,7 +97,7 @@ def test_a_gap_beyond_the_bound_fails(gap):
 
 def measured(accepted: int = 12) -> Measured:
     counted = histogram(20, [accepted, 3])
-    return Measured(1.0, [Answer(1, [1, 2, 3], [1, 2], 0.1, 1.0, histogram=counted)])
+    return Measured(1.0, [Answer(1, [1, 2, 3], [1, 2], 1.0, histogram=counted)])
 
 
 def judged_states(theirs: Measured, *gaps: float):

@@ -92,4 +92,4 @@ class ToyEngine:
                 text.append(int(row.argsort()[-1 if at != self.wrong_at else -2]))
         steps = [1] + [2] * ((len(text) - 1) // 2)
         steps += [1] * (len(text) - sum(steps))
-        return Answer(len(prompt), text, steps, 0.1, 1.0)
+        return Answer(len(prompt), text, steps, 1.0)

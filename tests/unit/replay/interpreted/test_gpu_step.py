@@ -11,7 +11,7 @@ import torch
 from vllm.v1.worker.gpu.model_states import recoverssm
 
 from tests.unit.replay.cases import DEVICE, Shape, gating, rows, state_cache
-from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupCommit
+from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupsCommit
 from vllm_eagle_ext.replay.on_gpu import GpuOps
 from vllm_eagle_ext.replay.ops import reference, triton, triton_chunked
 from vllm_eagle_ext.replay.ops.types import Align, Batch, BlockPlaces, CommitPlan, Layer, Step
@@ -107,7 +107,7 @@ def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
     groups = CacheGroups(len(GROUPS), 8, torch.device(DEVICE), ops)
     for names in GROUPS:
         groups.join(list(names))
-    commit = GroupCommit(groups, SimpleNamespace(
+    commit = GroupsCommit(groups, SimpleNamespace(
         compilation_config=SimpleNamespace(static_forward_context=got),
         scheduler_config=SimpleNamespace(max_num_seqs=8),
     ))  # fmt: skip
