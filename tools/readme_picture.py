@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/images/state_per_request.png"
 CONFIG, DRAFT = ROOT / "tests/fixtures/hybrid/qwen3_6_27b.json", "z-lab/Qwen3.6-27B-DFlash"
 RELEASE, PLATFORM = "0.33", "cuda:h100"  # as the page's table
-TARGET, KS, GPU_GIB, LENGTH = "Qwen3.6-27B", (3, 7, 15), 80, 32768
+TARGET, KS, LENGTH = "Qwen3.6-27B", (3, 7, 15), 32768
 # Okabe and Ito, told apart by colour-blind eyes; the hatch tells them apart in print.
 SCHEMES: dict[str, dict[str, Any]] = {
     "per_token": {
@@ -45,8 +45,8 @@ def figures() -> dict[str, dict[str, list[float]]]:
         target.write_text(json.dumps(json.loads(CONFIG.read_text())["config"]))
         draft.mkdir()
         request = PlanRequest(
-            target=str(target), draft=str(materialise(pair, draft)), gpu_mem=GPU_GIB,
-            max_model_len=LENGTH, vllm=RELEASE, platform=PLATFORM, weights_gib=GIB_27B,
+            target=str(target), draft=str(materialise(pair, draft)), max_model_len=LENGTH,
+            vllm=RELEASE, platform=PLATFORM, weights_gib=GIB_27B,
         )  # fmt: skip
         plans = json.loads(to_json(run_plans(request, KS)))["plans"]
     return {
@@ -71,7 +71,7 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
         _bars(right, {scheme: both["fit"] for scheme, both in found.items()}, "%d")
         left.set_title("Recurrent state per request, GiB")
         right.set_title(f"Requests of {LENGTH:,} tokens that fit")
-        title = f"{TARGET} with DFlash on {GPU_GIB} GB, computed by vllm-eagle plan"
+        title = f"{TARGET} with DFlash on one H100, computed by vllm-eagle plan"
         figure.suptitle(title, fontsize=12)
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(SCHEMES))

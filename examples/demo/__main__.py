@@ -165,7 +165,12 @@ def main(
         turns = Turns(engines, max_tokens, ignore_eos=not pair.is_chat)
         serve(pair, turns, read, until, f"greedy, K={k}, {dtype}", out)
     serving = pair.serve.replace('"K"', str(k)).replace("DTYPE", dtype)
-    console.print(f"Next, serve the same pair: {serving}", soft_wrap=True, markup=False, highlight=False)
+    for line in (
+        f"Next, serve the same pair: {serving}",
+        "In another shell, ask it: .venv/bin/python -m examples.client --prompt 'Why is the sky blue?'",
+        "To compare, serve it without --speculative-config. Ctrl-C ends it.",
+    ):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def start(pair: Pair, out: Path, running: ExitStack, **settings: Any) -> list[EngineProcess]:
@@ -199,14 +204,14 @@ def serve(pair: Pair, turns: Turns, read: list[Prompt], until: float, how: str, 
             sent += prompts
     for requests, rows in results.items():
         title = f"{pair.title}, {how}, {requests} request{'s' * (requests > 1)} at a time"
-        console.print(table(rows, title))
+        console.print(table(rows, title, others.cores, cores()))
     both = [
         Row(rows[0].name, [t for row in rows for t in row.turns])
         for rows in zip(*results.values(), strict=True)
     ]
     console.print(by_category(both, [prompt.category for prompt in sent]))
     for requests, rows in results.items():
-        for line in sentences(rows, others.cores, cores()):
+        for line in sentences(rows):
             console.print(f"At {requests}: {line}", markup=False)
     for row in both[1:]:
         say_agreement(turns.engines[both[0].name], sent, both[0], row, pair.tie_gap)

@@ -78,8 +78,10 @@ def smollm2() -> Pair:
     variants = (Variant("no draft"), Variant("ours", draft), Variant("plain vLLM", draft, plugin=False))
     config = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": "K"}
     serve = (
-        f".venv/bin/python tools/preload.py .venv/bin/vllm serve {target} --max-model-len 2048 "
-        f"--dtype DTYPE --enforce-eager --speculative-config '{json.dumps(config)}'"
+        f".venv/bin/python tools/preload.py .venv/bin/vllm serve {target} --host 127.0.0.1 "
+        "--served-model-name smollm2 --max-model-len 2048 --gpu-memory-utilization 0.3 --dtype DTYPE "
+        "--enforce-eager --per-request-spec-decode-metrics summary "
+        f"--speculative-config '{json.dumps(config)}'"
     )
     return Pair(
         "SmolLM2-135M-Instruct", target, variants, k=2,

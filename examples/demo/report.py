@@ -63,7 +63,13 @@ def length(answers: Iterable[Answer]) -> float:
     return 1 + sum(acceptance(answers))
 
 
-def table(rows: Sequence[Row], title: str) -> Table:
+def table(rows: Sequence[Row], title: str, other_cores: float, cores: int) -> Table:
+    """Return speed and acceptance of each variant.
+
+    other_cores: of `cores`, those that other work kept busy meanwhile.
+    """
+    if other_cores > DISTURBED * cores:
+        title += f"\nDO NOT TRUST THESE TIMES: other work kept {other_cores:.1f} of {cores} cores busy"
     result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1))
     result.add_column("draft", no_wrap=True)
     result.add_column("tokens/s", justify="right")
@@ -104,22 +110,14 @@ def by_category(rows: Sequence[Row], categories: Sequence[str]) -> Table:
     return result
 
 
-def sentences(rows: Sequence[Row], other_cores: float, cores: int) -> Iterator[str]:
-    """Say where a gain does not stand out, and whether the times can be trusted.
-
-    other_cores: of `cores`, those that other work kept busy meanwhile.
-    """
+def sentences(rows: Sequence[Row]) -> Iterator[str]:
+    """Say where a gain does not stand out."""
     for row in rows[1:]:
         (low, high), gain = row.quartiles(rows[0]), row.speed_up(rows[0])
         if low < 1 < high:
             yield f"{row.name}: {gain:.2f}x is not a gain everywhere; some prompts gain, others lose."
         elif gain < 1:
             yield f"{row.name}: {gain:.2f}x. Drafting costs time here; serve this load without it."
-    if other_cores > DISTURBED * cores:
-        yield (
-            f"Other work kept {other_cores:.1f} of {cores} cores busy: measure again when they are idle "
-            "before you trust a time."
-        )
 
 
 def picture(results: dict[int, list[Row]], path: Path) -> None:

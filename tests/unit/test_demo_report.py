@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from examples.demo.report import Row, acceptance, sentences
+from examples.demo.report import Row, acceptance, sentences, table
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
 
@@ -42,9 +42,10 @@ def test_acceptance_sums_steps_by_how_many_drafts_they_accepted():
     ],
 )
 def test_a_loss_is_said(plain, said):
-    assert list(sentences(rows(plain, [1.0] * 3), 0.2, 2)) == said
+    assert list(sentences(rows(plain, [1.0] * 3))) == said
 
 
-def test_other_work_is_said_where_the_turns_agree():
-    (line,) = sentences(rows([1.6, 1.6], [1.0, 1.0]), 1.1, 2)
-    assert line.startswith("Other work kept 1.1 of 2 cores busy")
+def test_other_work_is_said_on_the_table():
+    shown = table(rows([1.6, 1.6], [1.0, 1.0]), "a pair", 1.1, 2)
+    assert str(shown.title).endswith("other work kept 1.1 of 2 cores busy")
+    assert table(rows([1.6], [1.0]), "a pair", 0.2, 2).title == "a pair"

@@ -157,9 +157,9 @@ def test_the_preflight_takes_target_and_draft(target, monkeypatch):
 
 @pytest.mark.parametrize("target", ["Qwen/Qwen3.6-27B"], indirect=True)
 def test_the_first_screen_s_figures_are_the_plan_s(target):
-    """Requests that fit on one GPU of 80 GiB with the draft."""
+    """Requests that fit on one H100 with the draft."""
     page = " ".join(README.read_text().split())
-    words = [RECIPES[target][2], "--target", target, "-k", "15", "--gpu-mem", "80"]
+    words = [RECIPES[target][2], "--target", target, "-k", "15"]
     words += ["--max-model-len", "32768", "--vllm", "0.33", "--platform", "cuda:h100", "--json"]
     (found,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
     fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
@@ -185,9 +185,9 @@ def test_the_first_screen_s_throughput_is_the_virtual_clock_s():
 @pytest.mark.parametrize("target", ["Qwen/Qwen3.6-27B"], indirect=True)
 def test_the_table_of_who_gains_is_the_plan_s(target):
     page = (ROOT / "docs/hybrid.md").read_text(encoding="utf-8")
-    assert "-k 3,7,15 \\\n  --gpu-mem 80 --max-model-len 8192 --vllm 0.33 --platform cuda:h100\n" in page
+    assert "-k 3,7,15 \\\n  --max-model-len 8192 --vllm 0.33 --platform cuda:h100\n" in page
     for length in (8192, 32768):
-        words = [RECIPES[target][2], "--target", target, "-k", "3,7,15", "--gpu-mem", "80"]
+        words = [RECIPES[target][2], "--target", target, "-k", "3,7,15"]
         words += ["--max-model-len", str(length), "--vllm", "0.33", "--platform", "cuda:h100", "--json"]
         plans = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
         for title, key, unit in (

@@ -155,6 +155,13 @@ def read_draft(
     family = family_of(flat, drafter)
     layers = family.read_layers(config, drafter.backbone, format_of(model.config))
     heads = read_heads(config, drafter.backbone)
+    size = size_of(model, ".safetensors") or size_of(model, ".bin")
+    if not size:
+        raise UnsupportedDraftError(
+            field="weights of the draft", value=None,
+            allowed=".safetensors or .bin files, whose sizes are read",
+            remedy="download them, or leave the draft out and lower --gpu-mem by its size",
+        )  # fmt: skip
     head = 2 * config.hidden_size * (config.draft_vocab_size or config.vocab_size)
     windows = Counter(layer.window for layer in layers)
     return Draft(
@@ -165,7 +172,7 @@ def read_draft(
             )
             for window, count in windows.items()
         ),
-        size_of(model, ".safetensors") or size_of(model, ".bin"),
+        size,
         non_causal=not all(layer.causal for layer in layers),
         tables=0 if rope_table(flat) == rope_table(target) else rope_table_bytes(flat),
         head_read=head_read(head, target, at_once=family.drafts_in_parallel),

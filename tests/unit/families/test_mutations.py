@@ -54,8 +54,11 @@ REFUSED_BY_VLLM = {
 }
 # What is asked of the draft, and where it is served, changes nothing in the draft.
 NOT_OF_THE_DRAFT = ("surroundings",)
-# Of quantised gated drafts and of AWQ and GPTQ, which no family here has: rules/test_quantisation.py.
-OF_OTHER_FORMATS = {"gated_rows_can_be_moved", "gptq_settings_are_shared", "qweights_fit"}
+# Of quantised drafts, which no family here has: rules/test_quantisation.py and, in this folder,
+# test_quantised_second_heads.py.
+OF_OTHER_FORMATS = {
+    "gated_rows_can_be_moved", "gptq_settings_are_shared", "markov_candidates_are_plain", "qweights_fit"
+}  # fmt: skip
 # Of the types in a quantisation's config: rules/cases/quantisation.py.
 OF_QUANTISATIONS = {"quantisation_is_well_formed"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.

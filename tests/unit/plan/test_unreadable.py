@@ -103,3 +103,7 @@ def test_what_lies_in_the_place_of_a_drafts_weights(plan, tmp_path, name):
     (draft / name).write_text(LFS)
     message = refusal(plan(str(draft), *H200))
     assert f"{name} of '{draft}' is 'a Git LFS pointer, not the file itself'" in message
+    (draft / name).unlink()
+    assert "weights of the draft are missing. Allowed: .safetensors or" in refusal(
+        plan(str(draft), *H200)
+    )

@@ -95,7 +95,7 @@ def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):
     assert table[:, 3].is_contiguous()
     context = SimpleNamespace(attn_metadata={"a layer": metadata})
     monkeypatch.setattr(on_cpu, "get_forward_context", lambda: context)
-    found = on_cpu._metadata_of(SimpleNamespace(prefix="a layer"))
+    found = on_cpu._with_readable_blocks(SimpleNamespace(prefix="a layer"))
     assert found is metadata
     blocks = metadata.non_spec_state_indices_tensor
     assert blocks.tolist() == [3]
