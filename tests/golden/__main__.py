@@ -1,4 +1,4 @@
-"""What `vllm-eagle check` and a start say of some 7,000 cases, kept as text to compare later code with.
+"""What `check` and a start say of 1,035 cases and some 5,800 mutants, to compare later code with.
 
 python -m tests.golden --write     writes the file of the installed release of vLLM
 python -m tests.golden --check     compares with it: names the cases that differ, exits with 1

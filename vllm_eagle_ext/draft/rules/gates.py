@@ -63,7 +63,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
 def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
     """Warn of a gate in q_proj whose layout is assumed.
 
-    Shapes cannot tell the layouts apart, and with the wrong one the draft is near random.
+    Shapes cannot tell the layouts apart, and with the wrong one few tokens are accepted.
     """
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
@@ -72,7 +72,7 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
             value=None,
             allowed="interleaved (per head, query before gate) or concat (all queries before all "
             f"gates); {gate.layout} is assumed",
-            remedy='if acceptance is near zero, try {"eagle_ext": {"gate_layout": "concat"}}; '
+            remedy='if acceptance is low, try {"eagle_ext": {"gate_layout": "concat"}}; '
             "`vllm-eagle verify --gate-layouts` measures both",
         )
 

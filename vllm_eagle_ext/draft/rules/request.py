@@ -16,6 +16,7 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
+    """Warn of texts that may be longer than the draft has positions."""
     wanted = case.request.max_model_len
     if (trained := passed_positions(case.spec, wanted)) is None:
         return

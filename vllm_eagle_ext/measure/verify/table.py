@@ -123,5 +123,8 @@ def print_answer(answer: Comparison, console: Console) -> None:
     if answer.is_low:
         console.print("Both are low: something else is wrong as well, see `vllm-eagle check`.")
     served = json.dumps({KEY: {**answer.options, option: best.value}})
-    said = f"{option} {json.dumps(best.value)} is right. Serve it with --additional-config '{served}'"
+    said = (
+        f"{option} {json.dumps(best.value)} is right. State it in config.json, or serve with "
+        f"--additional-config '{served}'"
+    )
     console.print(said, markup=False)
