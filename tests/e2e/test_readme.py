@@ -90,5 +90,5 @@ def test_llm_block(users, tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    said = " ".join(next(b for b in blocks("text", USAGE) if b.startswith("Draft")).split())
-    assert said in " ".join(result.stdout.split())
+    shown = next(block for block in blocks("text", USAGE) if block.startswith("vllm-eagle-ext: Draft"))
+    assert " ".join(shown.split()) in " ".join(result.stdout.split())
