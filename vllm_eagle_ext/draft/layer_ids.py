@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.findings import Problem, key_problem
 from vllm_eagle_ext.draft.registry import id_places
 from vllm_eagle_ext.draft.spec import AuxLayers, BlockOrder, IdConvention, Override
 
@@ -150,9 +150,9 @@ def _choose(
         # The nested list may be either kind, so that a top-level one says what it means.
         is_nested = other == f"eagle_config.{IDS_KEY}"
         if layer_ids != found and not (is_nested and layer_ids == given[other]):
-            return Problem(
-                field=f"{name} and {other} of the draft's config.json",
-                value=(list(given[name]), list(given[other])),
+            return key_problem(
+                f"{name} and {other}",
+                (list(given[name]), list(given[other])),
                 allowed="lists that mean the same layers",
                 remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )
@@ -198,9 +198,9 @@ def _by_rules(
 
 
 def _malformed(name: str, value: object) -> Problem:
-    return Problem(
-        field=f"{name} of the draft's config.json",
-        value=value,
+    return key_problem(
+        name,
+        value,
         allowed="a list of integers",
         remedy="correct the file, or list the layers whose input it reads: "
         '{"eagle_ext": {"aux_layers": [..]}}',

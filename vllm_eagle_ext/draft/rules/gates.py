@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
-from vllm_eagle_ext.draft.findings import Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.findings import BELONGS, Problem, Severity, contradictions, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.spec import Case
 
-_BELONGS = "check that config.json belongs to the weights"
 # What a gated q_proj may consist of: rows that can be moved head by head, and what has no rows.
 _MOVABLE = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
 _WITHOUT_ROWS = (
@@ -32,9 +31,9 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
     stated, gate = case.config.attn_output_gate, case.spec.gate
     if stated is not None and stated != (gate is not None):
         found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
-        yield Problem(
-            field="attn_output_gate of the draft's config.json",
-            value=stated,
+        yield key_problem(
+            "attn_output_gate",
+            stated,
             allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
             remedy=f'if the weights are the draft\'s, edit config.json: "attn_output_gate": '
             f"{'true' if gate else 'false'}",
@@ -55,7 +54,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
                 field=f"shape of {header.published}",
                 value=header.shape,
                 allowed=rows if can_gate else "no gate: no drafter of vLLM computes one in such a draft",
-                remedy=_BELONGS if can_gate else ANOTHER,
+                remedy=BELONGS if can_gate else ANOTHER,
             )
 
 
@@ -67,9 +66,9 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
     """
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
-        yield Problem(
-            field="gate_layout of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "gate_layout",
+            None,
             allowed="interleaved (per head, query before gate) or concat (all queries before all "
             f"gates); {gate.layout} is assumed",
             remedy='if acceptance is near zero, try {"eagle_ext": {"gate_layout": "concat"}}; '

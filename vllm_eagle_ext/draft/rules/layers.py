@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION, LayerAttention, WindowOption
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.layer_ids import default_layer_ids
 from vllm_eagle_ext.draft.rope_config import Rope
 from vllm_eagle_ext.draft.spec import Case
@@ -113,9 +113,9 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
-        yield Problem(
-            field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "eagle_aux_hidden_state_layer_ids",
+            None,
             allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
             remedy="if acceptance is low, list the layers whose input it reads: "
             '{"eagle_ext": {"aux_layers": [..]}}',
@@ -168,9 +168,9 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
     for key in ("num_aux_hidden_states", "num_aux_layers"):
         stated = getattr(case.config, key)
         if stated is not None and stated != count and case.spec.fuses_aux_states:
-            yield Problem(
-                field=f"{key} of the draft's config.json",
-                value=stated,
+            yield key_problem(
+                key,
+                stated,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
                 remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.quantisation import (
     FLOATS,
     GPTQ_METHODS,
@@ -79,9 +79,9 @@ def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 @rule(Severity.ERROR)
 def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
     if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
-        yield Problem(
-            field="quantization_config of the draft's config.json",
-            value=case.spec.quantisation,
+        yield key_problem(
+            "quantization_config",
+            case.spec.quantisation,
             allowed="none, because every weight of the files is plain",
             remedy="remove it from config.json, or use the files that belong to it",
         )
