@@ -196,7 +196,7 @@ def _read_config(
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):
-        raise refusal(config[0], config[0].field)
+        raise refusal(config[0])
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
             field="DRAFT", value=model.name,
@@ -206,8 +206,7 @@ def _read_config(
     return flat, drafter, config
 
 
-def refusal(problem: Problem, field: str) -> UnsupportedDraftError:
-    """Make the error of a problem, under the name that a user has for its field."""
+def refusal(problem: Problem) -> UnsupportedDraftError:
     return UnsupportedDraftError(
-        field=field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
+        field=problem.field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
     )

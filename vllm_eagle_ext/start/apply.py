@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
 
 
-def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
+def apply_spec(config: Any, case: Case) -> None:
     """Write the decisions of a supported draft into its config.
 
     Args:
@@ -69,7 +69,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         _drop_rope_sections(hf_config)
     resolve_name(spec.family.config_writer)(config, case)
     if not spec.drafter.is_vllms:  # whose classes load the weights by themselves
-        write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
+        write_marker(hf_config, weights=asdict(loading_plan(case)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()
 
@@ -106,7 +106,7 @@ def _drop_rope_sections(hf_config: Any) -> None:
             setattr(hf_config, name, kept)
 
 
-def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
+def loading_plan(case: Case) -> LoadingPlan:
     """List the tensors to load: by the safetensors headers, else by what the config promises."""
     # The headers say what is there; without them some tensors may be missing.
     table, gate, heads = case.expected, case.spec.gate, case.spec.heads
@@ -134,7 +134,7 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         d2t=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
         embedding_rows=case.target.rows,
-        drop_unexpected=not strict,
+        drop_unexpected=not case.request.options.strict,
         kept_ids=None if case.spec.kept_ids is None else list(case.spec.kept_ids),
     )
 
