@@ -94,7 +94,7 @@ class Gate:
 
 
 def read_gate(
-    files: DraftFiles, flat: Mapping[str, Any], heads: Heads, option: GateLayout | None = None
+    files: DraftFiles, flat: Mapping[str, Any], heads: Heads, option: GateLayout | None
 ) -> Gate | None:
     """Read the gate from the first layer; the rules on shapes check that the others have the same."""
     kinds: dict[int, GateKind] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}

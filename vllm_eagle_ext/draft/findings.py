@@ -15,6 +15,7 @@ from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
 from vllm_eagle_ext.printable import shown
 
 AS_TRAINED = "state in config.json what the draft was trained with, or ask its publisher"
+ITS_TARGET = "serve the draft with the target it was trained for"
 BELONGS = "check that config.json belongs to the weights"
 WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
 _MOST = 50  # findings of one rule

@@ -26,6 +26,7 @@ ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
 # Keys next to the ids in `eagle_config`; trainers that write them collect the states layer by layer.
 _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
 
+LIST_LAYERS = 'list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}'
 _SET_OPTION = 'set {"eagle_ext": {"aux_layers": "input" | "output" | [..]}}'
 
 
@@ -154,7 +155,7 @@ def _choose(
                 f"{name} and {other}",
                 (list(given[name]), list(given[other])),
                 allowed="lists that mean the same layers",
-                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy=LIST_LAYERS,
             )
     return layer_ids, rule, given[name]
 
@@ -202,8 +203,7 @@ def _malformed(name: str, value: object) -> Problem:
         name,
         value,
         allowed="a list of integers",
-        remedy="correct the file, or list the layers whose input it reads: "
-        '{"eagle_ext": {"aux_layers": [..]}}',
+        remedy=f"correct the file, or {LIST_LAYERS}",
     )
 
 

@@ -62,6 +62,8 @@ def apply_spec(config: Any, case: Case) -> None:
         hf_config.sliding_window = windows[0]
     if spec.draft_window is not None:
         hf_config.layer_types = ["sliding_attention"] * spec.num_layers
+        # V1 drafts nothing where a text is longer than the draft's own.
+        config.draft_model_config.max_model_len = config.target_model_config.max_model_len
     # What vLLM reads of its quantisation, its positions and its family.
     if spec.quantisation is not None:
         hf_config.quantization_config = named_for_vllm(case)

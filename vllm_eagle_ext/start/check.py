@@ -193,11 +193,7 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:
-    """Take K and the method from the speculative keys, where no option names them.
-
-    Raises:
-        SpeculativeConfigError: the keys name another draft.
-    """
+    """Take K and the method from the speculative keys, where no option names them."""
     given = speculative_keys(request.speculative)
     k, method, model = (given.get(key) for key in ("num_speculative_tokens", "method", "model"))
     if model not in (None, request.draft):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION
 from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
-from vllm_eagle_ext.draft.layer_ids import default_layer_ids
+from vllm_eagle_ext.draft.layer_ids import LIST_LAYERS, default_layer_ids
 from vllm_eagle_ext.draft.rope_config import Rope
 from vllm_eagle_ext.draft.spec import Case
 
@@ -93,8 +93,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
             "eagle_aux_hidden_state_layer_ids",
             None,
             allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
-            remedy="if acceptance is low, list the layers whose input it reads: "
-            '{"eagle_ext": {"aux_layers": [..]}}',
+            remedy=f"if acceptance is low, {LIST_LAYERS}",
         )
 
 
@@ -148,5 +147,5 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
                 key,
                 stated,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
-                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy=LIST_LAYERS,
             )

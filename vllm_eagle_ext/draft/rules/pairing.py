@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import AS_TRAINED, ITS_TARGET, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import count_tokens
 
@@ -28,7 +28,7 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
     if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
         return
     norm = case.files.tensors.get("norm.weight")
-    remedy = "serve the draft with the target it was trained for"
+    remedy = ITS_TARGET
     if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
         width = norm.shape[-1] if norm.shape else 1
         remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
@@ -60,7 +60,7 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
                 key,
                 stated,
                 allowed=f"{n}, the target's number of layers",
-                remedy="serve the draft with the target it was trained for",
+                remedy=ITS_TARGET,
             )
 
 

@@ -178,7 +178,6 @@ def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
         for name, header in case.files.tensors.items()
         if header.published != name
         and not header.published.startswith(_RENAMED)
-        and header.published not in ("t2d", "d2t")
         and not name.endswith(COMPUTED)  # vLLM's loader leaves them out, whatever stands before them
     ]
     if wrong:

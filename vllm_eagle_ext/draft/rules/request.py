@@ -128,12 +128,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
         v2_needs_aux_states=asked.v2_needs_aux_states,
     )
     if wanted and asked.runner and asked.runner != wanted[0]:
-        yield Problem(
-            field="model runner",
-            value=asked.runner,
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM with {_forcing(wanted[0])}",
-        )
+        yield _other_runner(asked.runner, *wanted)
 
 
 @rule(Severity.NOTE)
@@ -141,14 +136,14 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
     """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
     wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
     if case.request.runner is None and wanted:
-        yield Problem(
-            field="model runner",
-            value="chosen by vLLM",
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM with {_forcing(wanted[0])}",
-        )
+        yield _other_runner("chosen by vLLM", *wanted)
 
 
-def _forcing(runner: Literal["v1", "v2"]) -> str:
-    needs = ", on a GPU: that runner needs Triton" if runner == "v2" else ""
-    return f"VLLM_USE_V2_MODEL_RUNNER={int(runner == 'v2')}{needs}"
+def _other_runner(value: str, wanted: Literal["v1", "v2"], why: str) -> Problem:
+    needs = ", on a GPU: that runner needs Triton" if wanted == "v2" else ""
+    return Problem(
+        field="model runner",
+        value=value,
+        allowed=f"{wanted} for this draft: {why}",
+        remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted == 'v2')}{needs}",
+    )
