@@ -14,7 +14,7 @@ from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.draft.layer_ids import vllm_keys
-from vllm_eagle_ext.draft.quantisation import named_for_vllm
+from vllm_eagle_ext.draft.quantisation import AS_EXPORTED, named_for_vllm
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.families.parts.gate_rows import GatePlan
 from vllm_eagle_ext.families.parts.strict_weights import LoadingPlan
@@ -93,7 +93,7 @@ def require_quantisation(config: Any, case: Case) -> None:
         raise UnsupportedDraftError(
             field=f"{'.'.join(keys) or 'quant_method'} of the draft's quantization_config",
             value=case.spec.quantisation, allowed=f"what vLLM reads: {words}",
-            remedy="state in config.json how its exporter quantised it, or ask its publisher",
+            remedy=AS_EXPORTED,
         ) from error  # fmt: skip
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.attention import SEPARATE_GATES
+from vllm_eagle_ext.draft.attention import ROWS, SEPARATE_GATES
 from vllm_eagle_ext.draft.findings import BELONGS, Problem, Severity, contradictions, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.spec import Case
 
-# What a gated q_proj may consist of: rows that can be moved head by head, and what has no rows.
-_MOVABLE = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
+# What a gated q_proj may consist of next to rows, which can be moved head by head.
 _WITHOUT_ROWS = (
     "weight_shape",
     "input_scale",
@@ -105,7 +104,7 @@ def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
         total = heads.query * heads.dim + gate.rows(heads)
         block = total // size if size else 0
         in_blocks = block * size == total and heads.dim % max(block, 1) == 0
-        is_row_wise = kind in _MOVABLE and (gate.module != "q_proj" or size == 1 or in_blocks)
+        is_row_wise = kind in ROWS and (gate.module != "q_proj" or size == 1 or in_blocks)
         if separate or not (is_row_wise or kind in _WITHOUT_ROWS):
             yield Problem(
                 field=f"{header.published} of a gated draft",

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from vllm_eagle_ext.draft.attention import can_have_a_window
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.spec import Case, DraftSpec
+from vllm_eagle_ext.draft.spec import Case, DraftSpec, Runner
 
 MOST_USEFUL_K = 10  # of an EAGLE-3 head: at 80 % accepted each, the tenth comes in one step of nine
 MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps
@@ -105,7 +104,7 @@ def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
 
 def wanted_runner(
     spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
-) -> tuple[Literal["v1", "v2"], str] | None:
+) -> tuple[Runner, str] | None:
     """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
     family, windows = spec.family, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
@@ -139,7 +138,7 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
         yield _other_runner("chosen by vLLM", *wanted)
 
 
-def _other_runner(value: str, wanted: Literal["v1", "v2"], why: str) -> Problem:
+def _other_runner(value: str, wanted: Runner, why: str) -> Problem:
     needs = ", on a GPU: that runner needs Triton" if wanted == "v2" else ""
     return Problem(
         field="model runner",
