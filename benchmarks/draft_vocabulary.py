@@ -27,11 +27,11 @@ from benchmarks.gpu_shapes import write
 from benchmarks.machine import machine
 from benchmarks.performance import ENVIRONMENT
 from benchmarks.shapes.dense import Dense
+from tests.support.engine import lacks_avx512
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
 from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
-from vllm_eagle_ext.memory.device import lacks_avx512
 from vllm_eagle_ext.start.check import find_platform
 
 RESULTS = Path(__file__).parent / "results/draft_vocabulary.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
 import threading
 from collections.abc import Callable
@@ -59,6 +60,13 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def lacks_avx512() -> bool:
+    """Tell whether vLLM would load its library for AVX2, by what it asks itself."""
+    import torch
+
+    return platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_supported()
 
 
 def run_child(

@@ -84,7 +84,7 @@ def check(
     try:
         # Read the files, and apply the rules.
         with waiting("reading weights" if weights else "reading files"):
-            result = run_check(request, (lambda *_: None) if weights else None)
+            result = run_check(request, all_values=weights)
         if not as_json:
             print_files(result, console(), everything=everything)
         # Ask the engine, whose word is the last.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from vllm_eagle_ext.start.dry import Final
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}  # by severity, the worst first
-
-_OF_SPEC = (
-    "model", "architecture", "format", "family", "backbone", "method", "drafter", "weights",
-    "num_layers", "hidden_size", "target_hidden_size", "heads", "layers", "aux_layers", "fc_norm",
-    "norm_output", "norm_before_fc", "norm_before_residual", "gate", "vocabulary", "embeddings", "head",
-    "rope", "block_size", "samples_anchor", "mask_token_id", "embedding_scale", "trained_k",
-    "trained_length", "draft_window", "quantisation",
-)  # fmt: skip
 
 
 def to_json(final: Final) -> str:
@@ -98,13 +90,13 @@ def _named(findings: Iterable[Finding]) -> list[dict[str, str]]:
 def spec_as_json(spec: DraftSpec) -> dict[str, Any]:
     """Give what a draft is, its family and its drafter by their names."""
     drafter = spec.drafter
-    names = {
+    parts = {field.name: bounded(getattr(spec, field.name)) for field in fields(spec) if field.repr}
+    return parts | {
         "family": spec.family.name,
         "backbone": drafter.backbone.name,
         "method": drafter.method,
         "drafter": drafter.architecture,
     }
-    return {key: names[key] if key in names else bounded(getattr(spec, key)) for key in _OF_SPEC}
 
 
 def print_files(result: CheckResult, console: Console, *, everything: bool = False) -> None:

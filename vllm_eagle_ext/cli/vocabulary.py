@@ -126,11 +126,7 @@ def _print(
 
 
 def _of_whole_head(checked: CheckResult, draft: str, entries: int) -> Case:
-    """Return the case of a draft that the option is for.
-
-    Raises:
-        OptionsError: it is not, or has too few rows.
-    """
+    """Return the case of a draft that the option is for, or raise an OptionsError."""
     from vllm_eagle_ext.start.rules.draft_vocabulary import obstacles
 
     case, reasons = checked.inspection.case, ["a draft that `vllm-eagle check` understands"]

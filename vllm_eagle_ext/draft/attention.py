@@ -70,6 +70,8 @@ GateLayout = Literal["interleaved", "concat"]
 
 # Names that a gate of its own goes by, under `self_attn.`.
 SEPARATE_GATES = ("gate", "g_proj", "gate_proj")
+# What has an entry per row of its module, or per block of rows; the rest of a quantised module has not.
+ROWS = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
 _DEFAULT_LAYOUT: GateLayout = "interleaved"
 
 
@@ -94,7 +96,7 @@ class Gate:
 
 
 def read_gate(
-    files: DraftFiles, flat: Mapping[str, Any], heads: Heads, option: GateLayout | None = None
+    files: DraftFiles, flat: Mapping[str, Any], heads: Heads, option: GateLayout | None
 ) -> Gate | None:
     """Read the gate from the first layer; the rules on shapes check that the others have the same."""
     kinds: dict[int, GateKind] = {heads.query * heads.dim: "elementwise", heads.query: "headwise"}

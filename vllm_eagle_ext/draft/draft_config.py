@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.findings import Problem, key_problem
 from vllm_eagle_ext.draft.rope_config import Positive, RopeKeys, Strict, rope_contradictions
 from vllm_eagle_ext.draft.silent_keys import (
     LAYER_BLOCK,
@@ -278,9 +278,9 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
 def _config_problem(details: Any) -> Problem:
     path = ".".join(str(part) for part in details["loc"])
     missing = details["type"] == "missing"
-    return Problem(
-        field=f"{path} of the draft's config.json",
-        value=None if missing else details["input"],
+    return key_problem(
+        path,
+        None if missing else details["input"],
         allowed=f"a value: it is not stated ({_kind(path)})" if missing else _kind(path, details["msg"]),
         remedy=f'write "{path}" with the value that the draft was trained with'
         if missing

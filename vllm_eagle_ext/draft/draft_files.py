@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import filter as fnmatch_filter
 from importlib.metadata import entry_points
@@ -39,7 +39,6 @@ from vllm_eagle_ext.draft.sources import (
 from vllm_eagle_ext.draft.tensors import COMPUTED, canonical_name, count_non_finite
 from vllm_eagle_ext.errors import GgufDraftError, UnsupportedDraftError
 
-OnValues = Callable[[int, int], None]  # bytes read so far, of how many
 JSON_LIMIT = 4 * 2**20  # bytes of config.json or of an index
 _VALUE_LIMIT = 2**20  # numbers of a tensor that is read by value
 _VALUES_LIMIT = 16 * 2**20  # bytes of all of them; real drafts have up to 4
@@ -66,13 +65,11 @@ class DraftFiles:
     all_are_read: bool = False
 
 
-def read_draft_files(
-    model: str, *, on_values: OnValues | None = None, **place: Unpack[Place]
-) -> DraftFiles:
+def read_draft_files(model: str, *, all_values: bool = False, **place: Unpack[Place]) -> DraftFiles:
     """Read a draft from a folder, or from the hub by byte ranges or through its cache.
 
     Args:
-        on_values: read the values of every tensor, and tell how many bytes of how many were read.
+        all_values: read the values of every tensor.
 
     Raises:
         UnsupportedDraftError: not to be had, or a file that is missing, damaged or too large.
@@ -95,10 +92,9 @@ def read_draft_files(
     tensors = _read_headers(source, shards)
     values = _read_values(source, tensors)
     non_finite = {name: count_non_finite(raw, tensors[name].dtype) for name, raw in values.items()}
-    if on_values is not None:
-        non_finite |= _count_in_all(source, tensors, on_values)
-    all_are_read = on_values is not None
-    return DraftFiles(model, config, "safetensors", tensors, values, folder, non_finite, all_are_read)
+    if all_values:
+        non_finite |= _count_in_all(source, tensors)
+    return DraftFiles(model, config, "safetensors", tensors, values, folder, non_finite, all_values)
 
 
 def without_config(
@@ -279,19 +275,15 @@ def _read_values(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[st
     return values
 
 
-def _count_in_all(
-    source: Source, tensors: Mapping[str, TensorHeader], on_values: OnValues
-) -> dict[str, int]:
+def _count_in_all(source: Source, tensors: Mapping[str, TensorHeader]) -> dict[str, int]:
     """Count what is not finite in every tensor, a chunk at a time."""
     headers = {name: each for name, each in tensors.items() if not name.endswith(COMPUTED)}
-    total, read, counts = sum(header.size for header in headers.values()), 0, dict.fromkeys(headers, 0)
+    counts = dict.fromkeys(headers, 0)
     for name, header in headers.items():
         for start in range(0, header.size, _CHUNK):
             size = min(_CHUNK, header.size - start)
             chunk = read_exactly(source, header.file, header.start + start, size)
             counts[name] += count_non_finite(chunk, header.dtype)
-            read += size
-            on_values(read, total)
     return counts
 
 

@@ -15,7 +15,9 @@ from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, sentence
 from vllm_eagle_ext.printable import shown
 
 AS_TRAINED = "state in config.json what the draft was trained with, or ask its publisher"
-_WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
+ITS_TARGET = "serve the draft with the target it was trained for"
+BELONGS = "check that config.json belongs to the weights"
+WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
 _MOST = 50  # findings of one rule
 
 
@@ -47,6 +49,13 @@ class Problem:
         return f"{sentence(self.field, self.value)}. {shown(rest)}"
 
 
+def key_problem(key: str, value: object, *, allowed: str, remedy: str) -> Problem:
+    """Make the problem of a key, or of several, of the draft's config.json."""
+    return Problem(
+        field=f"{key} of the draft's config.json", value=value, allowed=allowed, remedy=remedy
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     rule: str
@@ -58,7 +67,7 @@ class Finding:
 
 
 def contradictions(
-    places: Mapping[str, object], allowed: str, *, key: str = "", remedy: str = _WHICH_ONE
+    places: Mapping[str, object], allowed: str, *, key: str = "", remedy: str = WHICH_ONE
 ) -> Iterator[Problem]:
     """Find out whether places of a config state different values.
 

@@ -93,10 +93,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     # What it is, with this target and these options.
     unpadded = without_padding(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), request.max_model_len)
-    spec = build_spec(
-        files, flat, config, drafter, unpadded, aux_layers,
-        options.norm_output, options.gate_layout, window,
-    )  # fmt: skip
+    spec = build_spec(files, flat, config, drafter, unpadded, aux_layers, options, window)
     if options.draft_vocabulary is not None:
         spec = replace(spec, kept_ids=read_vocabulary_file(options.draft_vocabulary))
     expected = spec.family.tensors(spec, config, unpadded.vocab_size)

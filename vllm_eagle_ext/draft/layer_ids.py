@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.findings import Problem, key_problem
 from vllm_eagle_ext.draft.registry import id_places
 from vllm_eagle_ext.draft.spec import AuxLayers, BlockOrder, IdConvention, Override
 
@@ -26,6 +26,7 @@ ANGELSLIM_KEY = "aux_hidden_states_layer_ids"
 # Keys next to the ids in `eagle_config`; trainers that write them collect the states layer by layer.
 _OF_HOOKS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm")
 
+LIST_LAYERS = 'list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}'
 _SET_OPTION = 'set {"eagle_ext": {"aux_layers": "input" | "output" | [..]}}'
 
 
@@ -150,11 +151,11 @@ def _choose(
         # The nested list may be either kind, so that a top-level one says what it means.
         is_nested = other == f"eagle_config.{IDS_KEY}"
         if layer_ids != found and not (is_nested and layer_ids == given[other]):
-            return Problem(
-                field=f"{name} and {other} of the draft's config.json",
-                value=(list(given[name]), list(given[other])),
+            return key_problem(
+                f"{name} and {other}",
+                (list(given[name]), list(given[other])),
                 allowed="lists that mean the same layers",
-                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy=LIST_LAYERS,
             )
     return layer_ids, rule, given[name]
 
@@ -198,12 +199,11 @@ def _by_rules(
 
 
 def _malformed(name: str, value: object) -> Problem:
-    return Problem(
-        field=f"{name} of the draft's config.json",
-        value=value,
+    return key_problem(
+        name,
+        value,
         allowed="a list of integers",
-        remedy="correct the file, or list the layers whose input it reads: "
-        '{"eagle_ext": {"aux_layers": [..]}}',
+        remedy=f"correct the file, or {LIST_LAYERS}",
     )
 
 

@@ -31,6 +31,7 @@ LISTS = {
 }
 GPTQ_METHODS = ("gptq", "gptq_marlin", "auto_gptq")
 GPTQ_RULES = "dynamic"  # settings of single modules, by patterns
+AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its publisher"
 MOST_PATTERNS = 1000  # a draft has some 450 modules at most
 _MOST_CHARACTERS = 1000
 # Of processor time, for all patterns and names of a draft. Real ones take some ms; the most that a

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vllm_eagle_ext.draft.attention import Gate, GateLayout, read_gate, read_heads, with_window
+from vllm_eagle_ext.draft.attention import Gate, read_gate, read_heads, with_window
 from vllm_eagle_ext.draft.draft_config import (
     FLAGS,
     DraftConfig,
@@ -20,11 +20,12 @@ from vllm_eagle_ext.draft.draft_config import (
 from vllm_eagle_ext.draft.draft_files import DraftFiles
 from vllm_eagle_ext.draft.registry import choose_family
 from vllm_eagle_ext.draft.rope_config import read_rope
-from vllm_eagle_ext.draft.spec import AuxLayers, DraftSpec, Evidence, Family, NormOutput, Presence
+from vllm_eagle_ext.draft.spec import AuxLayers, DraftSpec, Evidence, Family, Presence
 from vllm_eagle_ext.draft.target_facts import TargetFacts
 from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS, integers
 from vllm_eagle_ext.draft.vocabulary import Vocabulary, map_kind
 from vllm_eagle_ext.families.drafter_classes import Drafter
+from vllm_eagle_ext.options import Options
 
 # What a target says of each of its layers, or of some.
 _OF_LAYERS = ("layer_types", "sliding_window", "use_sliding_window", "max_window_layers")
@@ -85,9 +86,8 @@ def build_spec(
     drafter: Drafter,
     target: TargetFacts,
     aux_layers: AuxLayers,
-    norm_output: NormOutput,
-    gate_layout: GateLayout | None = None,
-    window: int | None = None,
+    options: Options,
+    window: int | None,
 ) -> DraftSpec:
     """Put together what the parts say; whether they fit each other is for the rules.
 
@@ -97,10 +97,11 @@ def build_spec(
     """
     # What decides the family: its flags and its gate.
     flags = {name: read_flag(files.config, name) for name in FLAGS}
-    if norm_output != "checkpoint":
-        flags["norm_output"] = Flag(norm_output, "option norm_output", flags["norm_output"].stated)
+    if options.norm_output != "checkpoint":
+        stated = flags["norm_output"].stated
+        flags["norm_output"] = Flag(options.norm_output, "option norm_output", stated)
     heads = read_heads(config, drafter.backbone)
-    gate = read_gate(files, flat, heads, gate_layout) if drafter.can_gate else None
+    gate = read_gate(files, flat, heads, options.gate_layout) if drafter.can_gate else None
     family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)
     # What several of its fields need.
     format_, block = format_of(files.config), config.block_config

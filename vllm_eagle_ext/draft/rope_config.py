@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.findings import Problem, key_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,15 @@ def rope_contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
     scaling, parameters = (_block(config, name) for name in _BLOCKS)
     stated = (block.get("rope_theta") for block in (config, scaling, parameters))
     if len(thetas := {theta for theta in stated if theta is not None}) > 1:
-        yield _rope_fault("rope_theta", sorted(thetas), "one value, wherever it is stated")
+        allowed = "one value, wherever it is stated"
+        yield key_problem("rope_theta", sorted(thetas), allowed=allowed, remedy=_TRAINED)
     read = scaling or parameters
     kinds = [read.get("rope_type"), read.get("type")]
     if scaling and (other := parameters.get("rope_type") or parameters.get("type")):
         kinds += [rope_kind(scaling), other]
     if len({_SAME_KIND.get(kind, kind) for kind in kinds if kind is not None}) > 1:
         allowed = "one kind of rope: rope_scaling is read, rope_parameters is not"
-        yield _rope_fault("rope_type and type of the rope", kinds, allowed)
+        yield key_problem("rope_type and type of the rope", kinds, allowed=allowed, remedy=_TRAINED)
 
 
 def read_rope(config: Mapping[str, Any]) -> Rope:
@@ -170,9 +171,3 @@ def rope_kind(block: Mapping[str, Any]) -> str:
 def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     block = config.get(name)
     return block if isinstance(block, Mapping) else {}
-
-
-def _rope_fault(field: str, value: object, allowed: str) -> Problem:
-    return Problem(
-        field=f"{field} of the draft's config.json", value=value, allowed=allowed, remedy=_TRAINED
-    )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem
+from vllm_eagle_ext.draft.findings import Problem, key_problem
 
 # What to write where nothing tells what was meant; other keys of two values are false.
 _SILENT = {"hidden_act": "silu", "initializer_range": 0.02, "use_cache": True}
@@ -89,7 +89,7 @@ def mistaken(config: Mapping[str, Any]) -> Iterator[Problem]:
     for key, kind in _KINDS.items():
         if key in config and not kind.fits(config[key]):
             remedy = kind.edit or edit(key, config[key], kind.fits)
-            yield _problem(key, config[key], kind.words, remedy)
+            yield key_problem(key, config[key], allowed=kind.words, remedy=remedy)
 
 
 def nameless(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -97,12 +97,7 @@ def nameless(config: Mapping[str, Any]) -> Iterator[Problem]:
     names = config.get("architectures")
     if names is not None and not (type(names) is list and all(type(name) is str for name in names)):
         remedy = "write the architecture that the draft was trained as"
-        yield _problem("architectures", names, "a list of names", remedy)
-
-
-def _problem(key: str, value: object, allowed: str, remedy: str) -> Problem:
-    field = f"{key} of the draft's config.json"
-    return Problem(field=field, value=value, allowed=allowed, remedy=remedy)
+        yield key_problem("architectures", names, allowed="a list of names", remedy=remedy)
 
 
 def edit(key: str, value: Any, fits: Callable[[Any], bool], *, is_needed: bool = False) -> str:

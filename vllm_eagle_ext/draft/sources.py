@@ -9,8 +9,9 @@ import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.printable import printable, shell_line
@@ -35,23 +36,13 @@ class Place(TypedDict, total=False):
     subfolders: bool  # read OWNER/NAME/FOLDER too, which vLLM does not
 
 
-class Source(Protocol):
-    model: str  # as the user named it
-
-    def files(self) -> dict[str, int]:
-        """Return the names at the top level -> size in bytes."""
-
-    def read(self, name: str, start: int, length: int) -> bytes:
-        """Read at most `length` bytes from `start`."""
-
-
+@dataclass(frozen=True, slots=True)
 class FolderSource:
-    def __init__(self, model: str, folder: Path) -> None:
-        self.model = model
-        self.folder = folder
+    model: str  # as the user named it
+    folder: Path
 
     def files(self) -> dict[str, int]:
-        """Return the regular files, and links that lead to one or nowhere; no pipe, device or folder."""
+        """Return name -> size in bytes of regular files, and of links that lead to one or nowhere."""
         sizes = {}
         with _readable(self.model, "the folder"):
             for entry in self.folder.iterdir():
@@ -113,6 +104,9 @@ class HubSource:
         ):
             file.seek(start)
             return bytes(file.read(length))
+
+
+Source = FolderSource | HubSource
 
 
 def open_source(

@@ -19,7 +19,6 @@ from vllm_eagle_ext.draft.vocabulary import Vocabulary
 from vllm_eagle_ext.families.drafter_classes import Backbone, Drafter
 from vllm_eagle_ext.options import Options
 
-NormOutput = Literal["checkpoint"] | bool
 Presence = Literal["own", "shared", "unknown"]
 Convention = Literal["auto", "input", "output"]
 Override = Convention | Sequence[int]

@@ -56,18 +56,17 @@ class TargetFacts:
         )
 
 
-def read_named_target(draft: str, *, field: str = "DRAFT", **place: Any) -> str:
+def read_named_target(draft: str, **place: Any) -> str:
     """Read which target a draft in the speculators format was trained for, as `vllm serve DRAFT` does.
 
     Args:
-        field: what an error calls the draft.
-        place: revision, token and download_dir of the draft.
+        place: revision and download_dir of the draft.
 
     Raises:
         SpeculativeConfigError: the draft names none.
         EagleExtError: the draft has no config.json that can be read.
     """
-    block = read_config(draft, field=field, **place).get("speculators_config")
+    block = read_config(draft, field="DRAFT", **place).get("speculators_config")
     verifier = block.get("verifier") if isinstance(block, Mapping) else None
     name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
     if isinstance(name, str) and name:

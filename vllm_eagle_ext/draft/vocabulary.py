@@ -136,11 +136,8 @@ OPTION = "additional_config.eagle_ext.draft_vocabulary"
 _FILE_LIMIT = 2**22  # bytes; the largest published vocabularies have some 260,000 ids of up to 7 bytes
 
 
-def read_vocabulary_file(path: str, field: str = OPTION) -> tuple[int, ...]:
+def read_vocabulary_file(path: str) -> tuple[int, ...]:
     """Read the ids; whether they are the target's is for a rule.
-
-    Args:
-        field: what an error calls the path.
 
     Raises:
         OptionsError: no such file, or no ascending list of ids.
@@ -157,7 +154,7 @@ def read_vocabulary_file(path: str, field: str = OPTION) -> tuple[int, ...]:
         return _checked_ids(parse_json(raw, containers=1))
     except (OSError, ValueError) as error:
         raise OptionsError(
-            field=field, value=path, remedy="write it with `vllm-eagle vocabulary`",
+            field=OPTION, value=path, remedy="write it with `vllm-eagle vocabulary`",
             allowed=f"a file with a JSON list of token ids, ascending and each once ({error})",
         ) from None  # fmt: skip
 

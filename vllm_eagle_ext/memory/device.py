@@ -11,7 +11,6 @@ Which kernels vLLM has for this CPU is asked of the library that it has loaded: 
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, get_args
@@ -118,13 +117,6 @@ def node_bytes() -> int:
     from vllm.utils.cpu_resource_utils import get_memory_node_info, get_visible_memory_node
 
     return min(int(get_memory_node_info(node).total_memory) for node in get_visible_memory_node())
-
-
-def lacks_avx512() -> bool:
-    """Tell whether vLLM would load its library for AVX2, by what it asks itself."""
-    import torch
-
-    return platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_supported()
 
 
 class LoadedKernels:

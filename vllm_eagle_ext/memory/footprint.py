@@ -247,21 +247,17 @@ def beyond_graphs(graphs: FullGraphs) -> str:
     )
 
 
-def default_graphs(
-    *, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int], batch_tokens: int = GPU_BATCH
-) -> FullGraphs:
+def default_graphs(*, k: int, max_num_seqs: int, fit: int, capability: tuple[int, int]) -> FullGraphs:
     """Compute where graphs end when no size is set.
 
     Args:
         fit: requests that the KV cache holds at a time.
         capability: compute capability of the GPU.
-        batch_tokens: vLLM's max_num_batched_tokens.
     """
     rows = 1 + k
     limit = min(2 * max_num_seqs * rows, _LIMIT_SM_10X if capability[0] == 10 else _LIMIT)
-    limit = min(limit, batch_tokens)
     sizes = {*_token_sizes(limit), *_request_sizes(limit, rows, max_num_seqs)}
-    return graphs_of(sorted(sizes), k=k, max_num_seqs=max_num_seqs, fit=fit, batch_tokens=batch_tokens)
+    return graphs_of(sorted(sizes), k=k, max_num_seqs=max_num_seqs, fit=fit, batch_tokens=GPU_BATCH)
 
 
 def graphs_of(

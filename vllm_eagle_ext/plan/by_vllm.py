@@ -53,7 +53,7 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
     # What it says.
     for finding in answer.findings:
         if finding.severity == Severity.ERROR:
-            raise refusal(finding.problem, finding.problem.field)
+            raise refusal(finding.problem)
     if why := answer.why or answer.plan.get("failed"):
         raise _refused(why, "change that; only hybrid targets are planned without vLLM")
     return {"k": k, "described": answer.device, **answer.settled, **answer.plan}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from vllm_eagle_ext.draft.attention import read_heads
 from vllm_eagle_ext.draft.draft_config import DraftConfig, flatten, format_of, parse_config
@@ -26,7 +26,7 @@ from vllm_eagle_ext.draft.findings import Problem
 from vllm_eagle_ext.draft.headers import LargeHeaderError
 from vllm_eagle_ext.draft.read_spec import family_of, own_depth
 from vllm_eagle_ext.draft.registry import drafter_of
-from vllm_eagle_ext.draft.sources import FolderSource, Source, open_source
+from vllm_eagle_ext.draft.sources import FolderSource, Place, Source, open_source
 from vllm_eagle_ext.draft.target_facts import text_config
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError, UnsupportedTargetError
 from vllm_eagle_ext.families.drafter_classes import Drafter
@@ -52,9 +52,7 @@ class Weights:
     origin: str  # for the reader
 
 
-def open_model(
-    name: str, *, field: str, revision: str | None = None, download_dir: str | None = None
-) -> Model:
+def open_model(name: str, **place: Unpack[Place]) -> Model:
     """Open a folder, a config.json, or a repository of the hub.
 
     Raises:
@@ -65,12 +63,13 @@ def open_model(
     if os.path.isfile(path):
         source, config_name = FolderSource(str(path.parent), path.parent), path.name
     else:
-        source = open_source(name, revision=revision, token=None, download_dir=download_dir, field=field)
+        source = open_source(name, **place)
         config_name = "config.json"
     files = source.files()
     config = read_json(source, files, config_name)
     if config is None:
-        raise without_config(name, files, field, "a config.json, or a folder or repository with one")
+        allowed = "a config.json, or a folder or repository with one"
+        raise without_config(name, files, place["field"], allowed)
     # A config under another name says nothing about the files next to it.
     return Model(name, config, source, files if config_name == "config.json" else {})
 
@@ -133,13 +132,7 @@ class Draft:
 
 
 def read_draft(
-    name: str,
-    target: Mapping[str, Any],
-    *,
-    kv_bytes: int,
-    tp: int,
-    revision: str | None = None,
-    download_dir: str | None = None,
+    name: str, target: Mapping[str, Any], *, kv_bytes: int, tp: int, **place: Unpack[Place]
 ) -> Draft:
     """Read which attention layers a draft adds, and the size of its weights.
 
@@ -149,9 +142,9 @@ def read_draft(
     Raises:
         EagleExtError: it cannot be read, or is not a supported draft.
     """
-    model = open_model(name, field="DRAFT", revision=revision, download_dir=download_dir)
-    where = {"revision": revision, "download_dir": download_dir}
-    flat, drafter, config = _read_config(model, target, where)
+    place = {"field": "DRAFT", **place}
+    model = open_model(name, **place)
+    flat, drafter, config = _read_config(model, target, place)
     family = family_of(flat, drafter)
     layers = family.read_layers(config, drafter.backbone, format_of(model.config))
     heads = read_heads(config, drafter.backbone)
@@ -180,23 +173,19 @@ def read_draft(
 
 
 def _read_config(
-    model: Model, target: Mapping[str, Any], where: Mapping[str, Any]
+    model: Model, target: Mapping[str, Any], place: Place
 ) -> tuple[Mapping[str, Any], Drafter, DraftConfig]:
-    """Return the published config with the draft's own depth, the drafter, and the config as it is read.
-
-    Raises:
-        UnsupportedDraftError: it is malformed, or of a draft that is not planned for.
-    """
+    """Return the published config with the draft's own depth, the drafter, and the config as read."""
     flat = flatten(model.config)
     drafter = drafter_of(model.config, flat.get("model_type"))
     depth = text_config(target).get("num_hidden_layers")
     if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
         with suppress(EagleExtError):  # a plan needs no weights, which are what tells
-            files = read_draft_files(model.name, **where, field="DRAFT")
+            files = read_draft_files(model.name, **place)
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):
-        raise refusal(config[0], config[0].field)
+        raise refusal(config[0])
     if drafter is None or not drafter.backbone.has_kv_heads:
         raise UnsupportedDraftError(
             field="DRAFT", value=model.name,
@@ -206,8 +195,7 @@ def _read_config(
     return flat, drafter, config
 
 
-def refusal(problem: Problem, field: str) -> UnsupportedDraftError:
-    """Make the error of a problem, under the name that a user has for its field."""
+def refusal(problem: Problem) -> UnsupportedDraftError:
     return UnsupportedDraftError(
-        field=field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
+        field=problem.field, value=problem.value, allowed=problem.allowed, remedy=problem.remedy
     )

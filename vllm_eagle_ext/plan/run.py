@@ -251,11 +251,7 @@ def _open_target(request: PlanRequest) -> tuple[PlanRequest, Model]:
 
 
 def _prefix_caching(request: PlanRequest, architecture: str) -> bool | None:
-    """Settle prefix caching of a hybrid target; None is vLLM's default.
-
-    Raises:
-        OptionsError: no start would keep the states of drafts with it.
-    """
+    """Settle prefix caching of a hybrid target; None is vLLM's default."""
     if request.cpu and request.prefix_caching:
         raise OptionsError(
             field="--prefix-caching", value=True, allowed="no prefix caching of a hybrid target on a "
@@ -310,11 +306,7 @@ def _unknown_memory(why: str) -> OptionsError:
 def _settle_device(
     request: PlanRequest, config: Mapping[str, Any], memory: Memory
 ) -> tuple[Device, str, str]:
-    """Return the device with its release, and where release and device are from.
-
-    Raises:
-        OptionsError: a release or backend that is not known.
-    """
+    """Return the device with its release, and where release and device are from."""
     installed = installed_vllm()
     if request.vllm is not None:
         release, release_from = read_release(request.vllm), "as given"

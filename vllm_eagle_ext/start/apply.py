@@ -14,7 +14,7 @@ from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
 from vllm_eagle_ext.draft.layer_ids import vllm_keys
-from vllm_eagle_ext.draft.quantisation import named_for_vllm
+from vllm_eagle_ext.draft.quantisation import AS_EXPORTED, named_for_vllm
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.families.parts.gate_rows import GatePlan
 from vllm_eagle_ext.families.parts.strict_weights import LoadingPlan
@@ -35,7 +35,7 @@ logger = get_logger(__name__)
 _SECTIONS = ("mrope_section", "mrope_interleaved", "xdrope_section")
 
 
-def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
+def apply_spec(config: Any, case: Case) -> None:
     """Write the decisions of a supported draft into its config.
 
     Args:
@@ -62,6 +62,8 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         hf_config.sliding_window = windows[0]
     if spec.draft_window is not None:
         hf_config.layer_types = ["sliding_attention"] * spec.num_layers
+        # V1 drafts nothing where a text is longer than the draft's own.
+        config.draft_model_config.max_model_len = config.target_model_config.max_model_len
     # What vLLM reads of its quantisation, its positions and its family.
     if spec.quantisation is not None:
         hf_config.quantization_config = named_for_vllm(case)
@@ -69,7 +71,7 @@ def apply_spec(config: Any, case: Case, *, strict: bool = True) -> None:
         _drop_rope_sections(hf_config)
     resolve_name(spec.family.config_writer)(config, case)
     if not spec.drafter.is_vllms:  # whose classes load the weights by themselves
-        write_marker(hf_config, weights=asdict(loading_plan(case, strict=strict)))
+        write_marker(hf_config, weights=asdict(loading_plan(case)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()
 
@@ -91,7 +93,7 @@ def require_quantisation(config: Any, case: Case) -> None:
         raise UnsupportedDraftError(
             field=f"{'.'.join(keys) or 'quant_method'} of the draft's quantization_config",
             value=case.spec.quantisation, allowed=f"what vLLM reads: {words}",
-            remedy="state in config.json how its exporter quantised it, or ask its publisher",
+            remedy=AS_EXPORTED,
         ) from error  # fmt: skip
 
 
@@ -106,7 +108,7 @@ def _drop_rope_sections(hf_config: Any) -> None:
             setattr(hf_config, name, kept)
 
 
-def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
+def loading_plan(case: Case) -> LoadingPlan:
     """List the tensors to load: by the safetensors headers, else by what the config promises."""
     # The headers say what is there; without them some tensors may be missing.
     table, gate, heads = case.expected, case.spec.gate, case.spec.heads
@@ -134,7 +136,7 @@ def loading_plan(case: Case, *, strict: bool = True) -> LoadingPlan:
         d2t=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
         embedding_rows=case.target.rows,
-        drop_unexpected=not strict,
+        drop_unexpected=not case.request.options.strict,
         kept_ids=None if case.spec.kept_ids is None else list(case.spec.kept_ids),
     )
 

@@ -150,7 +150,7 @@ def _apply_draft(engine_args: Any, target: Any, config: Any, inspection: Inspect
         return
     keep_last_block(engine_args, config, case)
     share_the_targets_group(engine_args, target, case)
-    apply_spec(config, case, strict=case.request.options.strict)
+    apply_spec(config, case)
     require_quantisation(config, case)
     log_inspection(case, inspection.findings, target.get_total_num_hidden_layers())
     metrics.publish_draft(engine_args, target, case.spec, config.num_speculative_tokens)

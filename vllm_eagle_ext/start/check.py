@@ -26,7 +26,7 @@ from vllm_eagle_ext.draft import (
     read_draft_files,
 )
 from vllm_eagle_ext.draft.draft_config import published_architecture
-from vllm_eagle_ext.draft.draft_files import OnValues, refuse_disguised
+from vllm_eagle_ext.draft.draft_files import refuse_disguised
 from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel, refuse_a_draft
 from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
@@ -105,17 +105,17 @@ class CheckResult:
         return int(self.request.engine.get("tensor_parallel_size") or 1)
 
 
-def run_check(request: CheckRequest, on_values: OnValues | None = None) -> CheckResult:
+def run_check(request: CheckRequest, *, all_values: bool = False) -> CheckResult:
     """Check a draft and its target by their files.
 
     Args:
-        on_values: is called with bytes read and their total; with it every tensor's values are read,
-            of a draft that has none but its family's: a header may claim a terabyte.
+        all_values: read every tensor's values, of a draft that has none but its family's: a header may
+            claim a terabyte.
 
     Raises:
         EagleExtError: draft, target or options cannot be read.
     """
-    if on_values is not None:
+    if all_values:
         checked = run_check(request)
         rules = {finding.rule for finding in checked.inspection.findings}
         if checked.exit_code or not checked.inspection.case or tensors_are_expected.name in rules:
@@ -147,7 +147,7 @@ def run_check(request: CheckRequest, on_values: OnValues | None = None) -> Check
     )
     files = read_draft_files(
         request.draft, revision=request.revision, field="DRAFT", download_dir=directory,
-        subfolders=request.subfolders, on_values=on_values,
+        subfolders=request.subfolders, all_values=all_values,
     )  # fmt: skip
     inspection = inspect_draft(files, target, draft_request) if options.enabled else Inspection(None, ())
     # What the command decides.
@@ -193,11 +193,7 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
 
 
 def _with_speculative(request: CheckRequest) -> CheckRequest:
-    """Take K and the method from the speculative keys, where no option names them.
-
-    Raises:
-        SpeculativeConfigError: the keys name another draft.
-    """
+    """Take K and the method from the speculative keys, where no option names them."""
     given = speculative_keys(request.speculative)
     k, method, model = (given.get(key) for key in ("num_speculative_tokens", "method", "model"))
     if model not in (None, request.draft):

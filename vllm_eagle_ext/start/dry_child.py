@@ -136,11 +136,7 @@ def answer(request: DryRequest) -> dict[str, Any]:
 
 
 def _parsed(request: DryRequest) -> Any:
-    """Read the words by vLLM's own parser, and put the places of checkpoints for their names.
-
-    Raises:
-        _UsageError: the parser refuses them, or they say again what the check was told before.
-    """
+    """Read the words by vLLM's own parser, and put the places of checkpoints for their names."""
     target, *words = request.words
     try:
         ends = (len(words) - request.further, len(words))

@@ -95,7 +95,7 @@ def inspect(mutant: Mutant, folder: Path) -> Inspection:
 
 def weights_errors(mutant: Mutant, folder: Path) -> set[str]:
     """Rules that refuse the draft once every value is read."""
-    files = read_draft_files(str(write(mutant.draft, folder)), on_values=lambda *_: None)
+    files = read_draft_files(str(write(mutant.draft, folder)), all_values=True)
     engine = DraftRequest(
         method=mutant.draft.method, k=mutant.draft.k, max_model_len=mutant.max_model_len
     )

@@ -16,12 +16,12 @@ import torch
 from tests.support.described import changed, problems, tiny_config
 from tests.support.drafting import resolve_draft
 from tests.support.drafts import inspect, valid_draft
-from tests.support.engine import has_gpu
+from tests.support.engine import has_gpu, lacks_avx512
 from tests.support.quantised_drafts import FORMATS, quantised_draft
 from tests.support.releases import is_release
 from vllm_eagle_ext import log
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.memory.device import LoadedKernels, lacks_avx512
+from vllm_eagle_ext.memory.device import LoadedKernels
 from vllm_eagle_ext.start.rules import weights
 from vllm_eagle_ext.start.rules.weights import BF16_FALLBACK, cpu_has_the_kernels, dtype_has_a_kernel
 

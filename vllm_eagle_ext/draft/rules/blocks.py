@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.findings import (
+    AS_TRAINED,
+    Problem,
+    Severity,
+    contradictions,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.spec import Case
 
 
@@ -31,9 +38,9 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING, of="block")
 def block_size_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.block_size is None:
-        yield Problem(
-            field="block_size of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "block_size",
+            None,
             allowed="the size of the trained block, which bounds num_speculative_tokens"
             + ("" if case.spec.samples_anchor else " to one less"),
             remedy="ask the publisher; 7, 8 and 16 are usual",
@@ -50,8 +57,8 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
     }
     yield from contradictions(places, "the same value everywhere", key="block_size")
     if case.spec.block_size == 1:
-        yield Problem(
-            field="block_size of the draft's config.json", value=1, allowed="at least 2",
+        yield key_problem(
+            "block_size", 1, allowed="at least 2",
             remedy=AS_TRAINED,
         )  # fmt: skip
 
@@ -65,9 +72,9 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
         size = max(size, case.config.vocab_size)
     if token is None or not 0 <= token < size:
         omits = case.spec.family.omits_mask_token and case.spec.format == "published"
-        yield Problem(
-            field="mask_token_id of the draft's config.json",
-            value=token,
+        yield key_problem(
+            "mask_token_id",
+            token,
             allowed=f"a token id from 0 to {size - 1}",
             remedy="SpecForge leaves it out: add the id that the draft was trained with, which is the "
             "tokenizer's mask token, else the first id that the tokenizer does not use, else its "
@@ -91,9 +98,9 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, of="dflash")
 def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
     if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
-        yield Problem(
-            field="sample_from_anchor of the draft's config.json",
-            value=True,
+        yield key_problem(
+            "sample_from_anchor",
+            True,
             allowed="false: vLLM's DFlash drafter takes its tokens from the masked positions only",
             remedy="use a draft that was trained without it",
         )
@@ -103,9 +110,9 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
 def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
     stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
     if False in stated:
-        yield Problem(
-            field="use_aux_hidden_state of the draft's config.json",
-            value=False,
+        yield key_problem(
+            "use_aux_hidden_state",
+            False,
             allowed=f"true: a {case.spec.title} draft is conditioned only on aux states",
             remedy="if it has an fc, remove the key from config.json; otherwise use another draft: no "
             "drafter of vLLM computes this one",
@@ -162,9 +169,9 @@ def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
             f"vLLM's class for {spec.title} drafts has no factor: if `vllm-eagle verify` finds hardly "
             "any token accepted, use a draft that brings embeddings of its own"
         )
-    yield Problem(
-        field=f"{key} of the draft's config.json",
-        value=None,
+    yield key_problem(
+        key,
+        None,
         allowed="the factor that it was trained with: the target multiplies its embeddings by "
         f"{scale:.8g}, and the draft is given them without",
         remedy=remedy,

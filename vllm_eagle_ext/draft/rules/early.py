@@ -10,7 +10,7 @@ from typing import Any
 from vllm_eagle_ext.draft import registry
 from vllm_eagle_ext.draft.draft_config import format_of, published_architecture
 from vllm_eagle_ext.draft.draft_files import DraftFiles
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import (
     ANOTHER,
     EAGLE_1,
@@ -93,9 +93,9 @@ def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
     """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
         *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
-        yield Problem(
-            field="speculators_model_type of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "speculators_model_type",
+            None,
             allowed=f"{', '.join(others)} or {last}",
             remedy="add the type to config.json: the kind of draft that speculators trained",
         )
@@ -104,8 +104,8 @@ def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
     if draft.is_eagle_1:
-        field, allowed = "architectures of the draft's config.json", "what its tensors are"
-        yield Problem(field=field, value=draft.architecture, allowed=allowed, remedy=EAGLE_1)
+        allowed = "what its tensors are"
+        yield key_problem("architectures", draft.architecture, allowed=allowed, remedy=EAGLE_1)
     if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
@@ -120,9 +120,9 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
             remedy=f"{why}; {ANOTHER}",
         )
     elif format_of(draft.files.config) == "published":
-        yield Problem(
-            field="architectures of the draft's config.json",
-            value=draft.architecture or draft.files.config.get("architectures"),
+        yield key_problem(
+            "architectures",
+            draft.architecture or draft.files.config.get("architectures"),
             allowed=", ".join(sorted(registry.published())),
             remedy=_why_not_this_name(draft.architecture, draft.files),
         )
@@ -171,9 +171,9 @@ def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
     if draft.speculators_type is not None and model_type in (None, "speculators"):
         model_type = draft.flat.get("model_type")  # of the layer
     if draft.drafter and isinstance(model_type, str) and model_type.startswith("deepseek_v"):
-        yield Problem(
-            field="model_type of the draft's config.json",
-            value=model_type,
+        yield key_problem(
+            "model_type",
+            model_type,
             allowed="another one: vLLM takes a draft of this type for a multi-token-prediction head",
             remedy=f'edit config.json: "model_type": "{draft.drafter.backbone.model_type}" reads the '
             "same keys",

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.attention import SEPARATE_GATES
-from vllm_eagle_ext.draft.findings import Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.attention import ROWS, SEPARATE_GATES
+from vllm_eagle_ext.draft.findings import BELONGS, Problem, Severity, contradictions, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.spec import Case
 
-_BELONGS = "check that config.json belongs to the weights"
-# What a gated q_proj may consist of: rows that can be moved head by head, and what has no rows.
-_MOVABLE = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
+# What a gated q_proj may consist of next to rows, which can be moved head by head.
 _WITHOUT_ROWS = (
     "weight_shape",
     "input_scale",
@@ -32,9 +30,9 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
     stated, gate = case.config.attn_output_gate, case.spec.gate
     if stated is not None and stated != (gate is not None):
         found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
-        yield Problem(
-            field="attn_output_gate of the draft's config.json",
-            value=stated,
+        yield key_problem(
+            "attn_output_gate",
+            stated,
             allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
             remedy=f'if the weights are the draft\'s, edit config.json: "attn_output_gate": '
             f"{'true' if gate else 'false'}",
@@ -55,7 +53,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
                 field=f"shape of {header.published}",
                 value=header.shape,
                 allowed=rows if can_gate else "no gate: no drafter of vLLM computes one in such a draft",
-                remedy=_BELONGS if can_gate else ANOTHER,
+                remedy=BELONGS if can_gate else ANOTHER,
             )
 
 
@@ -67,9 +65,9 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
     """
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
-        yield Problem(
-            field="gate_layout of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "gate_layout",
+            None,
             allowed="interleaved (per head, query before gate) or concat (all queries before all "
             f"gates); {gate.layout} is assumed",
             remedy='if acceptance is low, try {"eagle_ext": {"gate_layout": "concat"}}; '
@@ -106,7 +104,7 @@ def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
         total = heads.query * heads.dim + gate.rows(heads)
         block = total // size if size else 0
         in_blocks = block * size == total and heads.dim % max(block, 1) == 0
-        is_row_wise = kind in _MOVABLE and (gate.module != "q_proj" or size == 1 or in_blocks)
+        is_row_wise = kind in ROWS and (gate.module != "q_proj" or size == 1 or in_blocks)
         if separate or not (is_row_wise or kind in _WITHOUT_ROWS):
             yield Problem(
                 field=f"{header.published} of a gated draft",

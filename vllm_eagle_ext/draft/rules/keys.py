@@ -14,13 +14,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import DFlashConfig, DraftConfig
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.draft.registry import config_blocks, own_keys
 from vllm_eagle_ext.draft.rope_config import COMPUTED_KINDS, rope_block
 from vllm_eagle_ext.draft.spec import Case, KeyEffect
 
-_CONFIG = "of the draft's config.json"
 _UNSET = (None, False, 0)
 # Not computed by any drafter of this package; what they do to a draft that was trained with them.
 UNCOMPUTED: Mapping[str, KeyEffect] = {
@@ -122,9 +121,9 @@ def keys_are_computed(case: Case) -> Iterable[Problem]:
         if known is None or known.is_neutral(value) or in_place:
             continue
         neutral = [json.dumps(each) for each in known.neutral if each is not None]
-        yield Problem(
-            field=f"{place} {_CONFIG}",
-            value=value,
+        yield key_problem(
+            place,
+            value,
             allowed=f"{' or '.join([*neutral, 'no such key'])}: it {known.effect}, which {drafter}",
             remedy="if the key came from the target's config and the trainer ignored it, remove it from "
             "config.json; otherwise use another draft",
@@ -134,9 +133,9 @@ def keys_are_computed(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def rope_is_computed(case: Case) -> Iterable[Problem]:
     if case.spec.rope.kind not in COMPUTED_KINDS:
-        yield Problem(
-            field=f"rope_type {_CONFIG}",
-            value=case.spec.rope.kind,
+        yield key_problem(
+            "rope_type",
+            case.spec.rope.kind,
             allowed=", ".join(sorted(COMPUTED_KINDS)),
             remedy='edit config.json: "rope_type": "dynamic", which is the same for text'
             if case.spec.rope.kind == "xdrope"
@@ -145,9 +144,9 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
         return
     block = rope_block(case.flat)
     if nested := [key for key in ("full_attention", "sliding_attention") if key in block]:
-        yield Problem(
-            field=f"rope_parameters.{nested[0]} {_CONFIG}",
-            value=block[nested[0]],
+        yield key_problem(
+            f"rope_parameters.{nested[0]}",
+            block[nested[0]],
             allowed="no such key: all layers of a draft have one rope",
             remedy='state the draft\'s own in its place, with "rope_type" and "rope_theta"',
         )
@@ -167,9 +166,9 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
         found["mrope_section"] = sum(sections)
     for key, pairs in found.items():
         if pairs != width // 2:
-            yield Problem(
-                field=f"{key} of the rope {_CONFIG}",
-                value=block[key],
+            yield key_problem(
+                f"{key} of the rope",
+                block[key],
                 allowed=f"{width // 2} {'in sum' if key == 'mrope_section' else 'numbers'}, one for "
                 "each pair of channels that is rotated",
                 remedy=AS_TRAINED,
@@ -179,9 +178,9 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
 @rule(Severity.WARNING)
 def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
     for place, value in unknown_keys(case.flat):
-        yield Problem(
-            field=f"{place} {_CONFIG}",
-            value=value,
+        yield key_problem(
+            place,
+            value,
             allowed="keys that a drafter reads; this one is not known, is not read, and by its name may "
             "change what the draft computes",
             remedy="if acceptance is low, ask the publisher what it means; otherwise nothing",

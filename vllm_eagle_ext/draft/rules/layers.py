@@ -5,14 +5,13 @@ that they were published without.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.attention import WINDOW_OPTION, LayerAttention, WindowOption
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.layer_ids import default_layer_ids
+from vllm_eagle_ext.draft.attention import WINDOW_OPTION
+from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.layer_ids import LIST_LAYERS, default_layer_ids
 from vllm_eagle_ext.draft.rope_config import Rope
 from vllm_eagle_ext.draft.spec import Case
-from vllm_eagle_ext.families.drafter_classes import Drafter
 
 _FIXED_TABLES = ("yarn", "deepseek_yarn")
 _LEAVE = "leave the option out: the draft then attends as it was published"
@@ -24,49 +23,31 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
-    asked, spec = case.request.options.draft_window, case.spec
-    if asked is not None:
-        yield from window_problems(
-            asked, spec.draft_window, spec.drafter, spec.layers, spec.rope, case.request.max_model_len
-        )
-
-
-def window_problems(
-    asked: WindowOption,
-    given: int | None,
-    drafter: Drafter,
-    layers: Sequence[LayerAttention],
-    rope: Rope,
-    max_model_len: int | None,
-) -> Iterator[Problem]:
-    """Yield what keeps a draft from the window that is asked for.
-
-    Args:
-        given: what layers that were published without a window are to have.
-        layers: with it.
-    """
+    asked, served, spec = case.request.options.draft_window, case.request.max_model_len, case.spec
+    if asked is None:
+        return
     # Classes of drafters without windows.
-    if not drafter.backbone.has_kv_heads:
+    if not spec.drafter.backbone.has_kv_heads:
         yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
-    if drafter.is_vllms:
+    if spec.drafter.is_vllms:
         why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
-        yield _refused(asked, f"none for {drafter.published[0]}: {why}")
+        yield _refused(asked, f"none for {spec.drafter.published[0]}: {why}")
     # Positions that the draft's rope has not, and layers that vLLM would confuse.
-    length, served = _rope_table(rope), max_model_len
+    length = _rope_table(spec.rope)
     if length is not None and served is not None and length < served:
         yield _refused(
             asked,
-            f"none for a {rope.kind} rope whose table ends at {length} positions, where "
+            f"none for a {spec.rope.kind} rope whose table ends at {length} positions, where "
             f"max_model_len is {served}: with a window drafts go on after it",
             f"lower --max-model-len to {length}, or {_LEAVE}",
         )
-    if len({layer.causal for layer in layers}) > 1:
+    if len({layer.causal for layer in spec.layers}) > 1:
         yield _refused(
             asked,
             "none for a draft of causal and bidirectional layers, which vLLM tells apart by windows",
         )
-    elif len(windows := {layer.window for layer in layers}) > 1:
-        published = min(window for window in windows if window and window != given)
+    elif len(windows := {layer.window for layer in spec.layers}) > 1:
+        published = min(window for window in windows if window and window != spec.draft_window)
         yield _refused(
             asked,
             f"{published}, the window of the draft's other layers: vLLM has one for all",
@@ -84,12 +65,7 @@ def _rope_table(rope: Rope) -> int | None:
 @rule(Severity.ERROR)
 def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
     window, k = case.spec.draft_window, case.request.k
-    if window is not None and k is not None:
-        yield from too_narrow(window, k)
-
-
-def too_narrow(window: int, k: int) -> Iterator[Problem]:
-    if window <= k + 1:
+    if window is not None and k is not None and window <= k + 1:
         yield _refused(
             window, f"at least {k + 2}: a step's own rows are 1 + K", f"ask for {k + 2} tokens or more"
         )
@@ -113,12 +89,11 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
-        yield Problem(
-            field="eagle_aux_hidden_state_layer_ids of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "eagle_aux_hidden_state_layer_ids",
+            None,
             allowed=f"its trained layers; {list(layers.layer_ids)} is taken, EAGLE-3's default",
-            remedy="if acceptance is low, list the layers whose input it reads: "
-            '{"eagle_ext": {"aux_layers": [..]}}',
+            remedy=f"if acceptance is low, {LIST_LAYERS}",
         )
 
 
@@ -168,9 +143,9 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
     for key in ("num_aux_hidden_states", "num_aux_layers"):
         stated = getattr(case.config, key)
         if stated is not None and stated != count and case.spec.fuses_aux_states:
-            yield Problem(
-                field=f"{key} of the draft's config.json",
-                value=stated,
+            yield key_problem(
+                key,
+                stated,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
-                remedy='list the layers whose input it reads: {"eagle_ext": {"aux_layers": [..]}}',
+                remedy=LIST_LAYERS,
             )

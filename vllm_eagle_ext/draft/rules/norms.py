@@ -6,11 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.draft_config import read_flag
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import BELONGS, WHICH_ONE, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.spec import Case
-
-_ASK = "ask the publisher which one the draft was trained with, and correct config.json"
-_BELONGS = "check that config.json belongs to the weights"
 
 
 @rule(Severity.ERROR, can_run=True, of="eagle3")
@@ -22,7 +19,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
                 field=f"{name} at {' and '.join(place for place, _ in flag.stated)}",
                 value=tuple(value for _, value in flag.stated),
                 allowed="the same value in every place",
-                remedy=_ASK,
+                remedy=WHICH_ONE,
             )
 
 
@@ -30,11 +27,11 @@ def flags_agree(case: Case) -> Iterable[Problem]:
 def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
     """Refuse both norms at once: vLLM would apply both, but no draft is trained with both."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
-        yield Problem(
-            field="fc_norm and norm_before_fc of the draft's config.json",
-            value=(True, True),
+        yield key_problem(
+            "fc_norm and norm_before_fc",
+            (True, True),
             allowed="one of the two",
-            remedy=_ASK,
+            remedy=WHICH_ONE,
         )
 
 
@@ -42,11 +39,11 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
 def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
     """Refuse norm_before_fc in an MLA draft: vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
-        yield Problem(
-            field="norm_before_fc of the draft's config.json",
-            value=True,
+        yield key_problem(
+            "norm_before_fc",
+            True,
             allowed="false: the MLA drafter has no norm over all aux layers",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -55,11 +52,11 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
     """Refuse norms before fc in a draft that has no fc."""
     stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
     if stated and not case.spec.fuses_aux_states:
-        yield Problem(
-            field=f"{' and '.join(stated)} of the draft's config.json",
-            value=True,
+        yield key_problem(
+            f"{' and '.join(stated)}",
+            True,
             allowed="false, because use_aux_hidden_state is false and the draft has no fc",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -77,7 +74,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
             allowed=f"fc_norm.0 to fc_norm.{wanted - 1}, one per aux layer"
             if case.spec.fc_norm
             else "none, because config.json does not set fc_norm",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -89,11 +86,11 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
     """
     present = "input_norm.weight" in case.files.tensors
     if case.has_tensors and present != case.spec.norm_before_fc.value:
-        yield Problem(
-            field="norm_before_fc of the draft's config.json",
-            value=case.spec.norm_before_fc.value,
+        yield key_problem(
+            "norm_before_fc",
+            case.spec.norm_before_fc.value,
             allowed=f"{present}, because the weights have {'an' if present else 'no'} input_norm.weight",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -108,17 +105,17 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
     if spec.format == "speculators" or flag.source.startswith("option"):
         return
     if spec.fc_norm.value != flag.value:
-        yield Problem(
-            field="norm_output of the draft's config.json",
-            value=flag.value,
+        yield key_problem(
+            "norm_output",
+            flag.value,
             allowed=f"{spec.fc_norm.value}, as fc_norm: post-norm drafts are trained with both, and "
             "older exports set norm_output for drafts that feed back the raw state",
             remedy=_measure(flag.value),
         )
     elif flag.value and may_be_of_older_specforge(case):
-        yield Problem(
-            field="norm_output of the draft's config.json",
-            value=True,
+        yield key_problem(
+            "norm_output",
+            True,
             allowed="true for drafts that feed back the normalised state, as this one is served; "
             "SpecForge up to 0.2.0 wrote true for drafts that feed back the raw state, and nothing in "
             "this checkpoint says that it is not one of them",
@@ -130,9 +127,9 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
 def head_is_normed(case: Case) -> Iterable[Problem]:
     flag = case.spec.norm_output
     if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
-        yield Problem(
-            field="norm_output of the draft's config.json",
-            value=False,
+        yield key_problem(
+            "norm_output",
+            False,
             allowed="false for drafts that feed back the raw state; SpecForge up to 0.2.0 wrote false "
             "for drafts without a norm before the head, which no drafter computes",
             remedy="if acceptance is near zero, ask the publisher which SpecForge trained the draft",
@@ -165,9 +162,9 @@ def may_be_of_older_specforge(case: Case) -> bool:
 @rule(Severity.WARNING, of="eagle3")
 def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
-        yield Problem(
-            field="norm_before_residual of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "norm_before_residual",
+            None,
             allowed="true or false; false is taken, speculators' default, where stock vLLM takes true",
             remedy="ask the publisher, and state it in config.json",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import AS_TRAINED, ITS_TARGET, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import count_tokens
 
@@ -28,7 +28,7 @@ def target_width_fits(case: Case) -> Iterable[Problem]:
     if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
         return
     norm = case.files.tensors.get("norm.weight")
-    remedy = "serve the draft with the target it was trained for"
+    remedy = ITS_TARGET
     if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
         width = norm.shape[-1] if norm.shape else 1
         remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
@@ -56,11 +56,11 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
         stated = getattr(case.config, key)
         if stated is not None and stated not in allowed:
-            yield Problem(
-                field=f"{key} of the draft's config.json",
-                value=stated,
+            yield key_problem(
+                key,
+                stated,
                 allowed=f"{n}, the target's number of layers",
-                remedy="serve the draft with the target it was trained for",
+                remedy=ITS_TARGET,
             )
 
 
@@ -91,9 +91,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
             "name a folder of the target with its tokenizer.json, which tells; if its ids end below "
             f'{known}, {{"eagle_ext": {{"strict": false}}}} serves the draft'
         )
-    yield Problem(
-        field="vocab_size of the draft's config.json", value=known, allowed=allowed, remedy=remedy
-    )
+    yield key_problem("vocab_size", known, allowed=allowed, remedy=remedy)
 
 
 @rule(Severity.WARNING)
@@ -103,9 +101,9 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     refused = case.spec.drafter.is_vllms and not case.is_reduced
     is_told = case.target.padding > 0 and not refused and _is_padding(case)
     if is_told and (case.spec.head, case.spec.embeddings) != ("shared", "shared"):
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.target.vocab_size,
+        yield key_problem(
+            "vocab_size",
+            case.target.vocab_size,
             allowed=f"{case.target.rows}, the target's; its last {case.target.padding} rows are taken "
             "for padding, of which the draft proposes none",
             remedy="if acceptance is low, check that the draft was trained for this target",
@@ -116,9 +114,9 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
     """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
-        yield Problem(
-            field="is_causal of the draft's config.json",
-            value=False,
+        yield key_problem(
+            "is_causal",
+            False,
             allowed="true, or no such key: an EAGLE-3 draft is autoregressive",
             remedy="if the key came from another config, remove it; otherwise use another draft: no "
             "drafter of vLLM computes this one",
@@ -129,9 +127,9 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
 def rope_is_stated(case: Case) -> Iterable[Problem]:
     if case.spec.rope.theta is None:
         theta = case.spec.drafter.backbone.rope_theta
-        yield Problem(
-            field="rope_theta of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "rope_theta",
+            None,
             allowed=f"the value it was trained with; {theta} is taken, the default of its model type",
             remedy="if acceptance is low, ask the publisher and state it in config.json",
         )
@@ -149,9 +147,9 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
     width = case.config.qk_rope_head_dim or case.spec.heads.dim * case.spec.rope.partial
     for key, stated in rows.items():
         if stated > most:
-            yield Problem(
-                field=f"{key} of the draft's config.json",
-                value=stated,
+            yield key_problem(
+                key,
+                stated,
                 allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each, here "
                 f"{stated * width * 2 / 2**30:.3g} GiB",
                 remedy="state the positions that the draft was trained with, or those of the target",
@@ -182,9 +180,9 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
     """
     partial = case.spec.rope.partial
     if case.spec.format == "speculators" and partial < 1:
-        yield Problem(
-            field="partial_rotary_factor of the draft's config.json",
-            value=partial,
+        yield key_problem(
+            "partial_rotary_factor",
+            partial,
             allowed="1, if speculators trained the draft: its forward rotates all channels of a head "
             f"whatever config.json says, and engines rotate {partial:g} of them, as it says",
             remedy="set partial_rotary_factor to 1.0 in config.json, compare the acceptance of both "
@@ -196,9 +194,9 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
 def heads_divide(case: Case) -> Iterable[Problem]:
     heads = case.spec.heads
     if heads.query % heads.kv:
-        yield Problem(
-            field="num_key_value_heads of the draft's config.json",
-            value=heads.kv,
+        yield key_problem(
+            "num_key_value_heads",
+            heads.kv,
             allowed=f"a divisor of num_attention_heads, {heads.query}",
             remedy=AS_TRAINED,
         )
@@ -211,9 +209,9 @@ def windows_are_stated(case: Case) -> Iterable[Problem]:
     windows = [layer.window for layer in case.spec.layers]
     forced = case.spec.family.asks_for_windows(case.config)
     if (any(slides) or forced) and not any(windows):
-        yield Problem(
-            field="sliding_window of the draft's config.json",
-            value=None,
+        yield key_problem(
+            "sliding_window",
+            None,
             allowed="a positive integer, because layers of the draft slide",
             remedy="state the window that it was trained with, or, if its layers attend to all tokens, "
             'write "full_attention" for each in layer_types',

@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vllm_eagle_ext.draft.draft_config import ProposalHeads
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, contradictions, rule
+from vllm_eagle_ext.draft.findings import (
+    AS_TRAINED,
+    Problem,
+    Severity,
+    contradictions,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.foreign_drafts import name_edit
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.rules.vocabulary import is_widened
@@ -39,20 +46,20 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
     width = case.spec.hidden_size
     for key in SELECTOR:
         if case.config.of_heads(key) is None:
-            yield Problem(
-                field=f"{key} of the draft's config.json", value=None,
+            yield key_problem(
+                key, None,
                 allowed="a positive integer, in dflash_config", remedy=AS_TRAINED,
             )  # fmt: skip
     group = case.config.of_heads("conv_group_size")
     if group and width % group:
-        yield Problem(
-            field="conv_group_size of the draft's config.json", value=group,
+        yield key_problem(
+            "conv_group_size", group,
             allowed=f"a divisor of hidden_size, {width}", remedy=AS_TRAINED,
         )  # fmt: skip
     most = case.config.of_heads("selector_top_k")
     if most and most > case.target.vocab_size:
-        yield Problem(
-            field="selector_top_k of the draft's config.json", value=most,
+        yield key_problem(
+            "selector_top_k", most,
             allowed=f"at most {case.target.vocab_size}, the target's vocabulary", remedy=AS_TRAINED,
         )  # fmt: skip
 
@@ -65,9 +72,9 @@ def target_is_not_padded(case: Case) -> Iterable[Problem]:
     for a reduced one, with a head and a map.
     """
     if case.target.padding and not case.is_reduced:
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.target.vocab_size,
+        yield key_problem(
+            "vocab_size",
+            case.target.vocab_size,
             allowed=f"{case.target.rows}, the rows of the target's tables: vLLM's class of "
             f"{case.spec.title} drafts knows no padding",
             remedy="use a draft of another kind, or one that was trained with all of these rows",
@@ -81,9 +88,9 @@ def selector_knows_every_token(case: Case) -> Iterable[Problem]:
     Candidates are looked up in the codebooks as they come from the head, without d2t.
     """
     if case.is_reduced:
-        yield Problem(
-            field="draft_vocab_size of the draft's config.json",
-            value=case.spec.vocabulary.size,
+        yield key_problem(
+            "draft_vocab_size",
+            case.spec.vocabulary.size,
             allowed=f"{case.target.vocab_size}, the target's vocabulary: vLLM's selector takes draft "
             "ids for target ids",
             remedy="use a draft with the whole vocabulary",
@@ -94,15 +101,15 @@ def selector_knows_every_token(case: Case) -> Iterable[Problem]:
 def markov_head_is_computed(case: Case) -> Iterable[Problem]:
     rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
     if not rank:
-        yield Problem(
-            field="markov_rank of the draft's config.json", value=rank,
+        yield key_problem(
+            "markov_rank", rank,
             allowed="a positive integer: a draft without a Markov head is a DFlash draft, whose "
             'architecture is "DFlashDraftModel"',
             remedy=f"{AS_TRAINED}; without such a head, {name_edit('DFlashDraftModel')}",
         )  # fmt: skip
     if kind not in (None, "vanilla"):
-        yield Problem(
-            field="markov_head_type of the draft's config.json", value=kind,
+        yield key_problem(
+            "markov_head_type", kind,
             allowed='"vanilla": vLLM\'s class computes no other and does not read the key',
             remedy="use another draft",
         )  # fmt: skip
@@ -116,8 +123,8 @@ def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
     nested = config.get("quantization")
     algorithm = (nested if isinstance(nested, dict) else config).get("quant_algo")
     if most is not None and quantised and algorithm != _GATHERED:
-        yield Problem(
-            field="dspark_draft_topk of the draft's config.json", value=most,
+        yield key_problem(
+            "dspark_draft_topk", most,
             allowed=f"none with a quantised {_MARKOV} but ModelOpt's {_GATHERED}: vLLM reads "
             "single rows of it",
             remedy="remove the key, or use a draft in which this weight is plain",
@@ -155,9 +162,9 @@ def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING, of="dspark")
 def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
     if is_widened(case):
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.config.vocab_size,
+        yield key_problem(
+            "vocab_size",
+            case.config.vocab_size,
             allowed=f"{case.target.vocab_size}, the target's, or more if the rows after are padding or "
             "a mask token: the target never accepts such an id",
             remedy="if the target is not the one that it was trained for, serve it with that one",
@@ -171,7 +178,6 @@ def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
         for name, header in case.files.tensors.items()
         if header.published != name
         and not header.published.startswith(_RENAMED)
-        and header.published not in ("t2d", "d2t")
         and not name.endswith(COMPUTED)  # vLLM's loader leaves them out, whatever stands before them
     ]
     if wrong:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.quantisation import (
+    AS_EXPORTED,
     FLOATS,
     GPTQ_METHODS,
     GPTQ_RULES,
@@ -29,7 +30,6 @@ _PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
 _LOW_PRECISION = ("F8", "I", "U8", "F4")
 _SHOWN = 5
 _LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert")
-_AS_EXPORTED = "state in config.json how its exporter quantised it, or ask its publisher"
 
 
 @rule(Severity.ERROR)
@@ -41,7 +41,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
     for place, value, allowed in _unnamed(config):
         yield Problem(
             field=f"{place} of the draft's quantization_config", value=value, allowed=allowed,
-            remedy=_AS_EXPORTED,
+            remedy=AS_EXPORTED,
         )  # fmt: skip
         return
     modules = published_modules(case)
@@ -53,7 +53,7 @@ def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
             value=str(error),
             allowed=f"names of modules and of classes, and up to {MOST_PATTERNS} regular "
             "expressions that are matched at once",
-            remedy=_AS_EXPORTED,
+            remedy=AS_EXPORTED,
         )
 
 
@@ -79,9 +79,9 @@ def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 @rule(Severity.ERROR)
 def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
     if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
-        yield Problem(
-            field="quantization_config of the draft's config.json",
-            value=case.spec.quantisation,
+        yield key_problem(
+            "quantization_config",
+            case.spec.quantisation,
             allowed="none, because every weight of the files is plain",
             remedy="remove it from config.json, or use the files that belong to it",
         )
@@ -98,7 +98,7 @@ def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
                 field=f"dtype of {header.published}",
                 value=header.dtype,
                 allowed=f"{allowed} for the quant_method {case.spec.quantisation}",
-                remedy=_AS_EXPORTED,
+                remedy=AS_EXPORTED,
             )
             return
 

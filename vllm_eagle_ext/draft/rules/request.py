@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 from vllm_eagle_ext.draft.attention import can_have_a_window
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
-from vllm_eagle_ext.draft.spec import Case, DraftSpec
+from vllm_eagle_ext.draft.spec import Case, DraftSpec, Runner
 
 MOST_USEFUL_K = 10  # of an EAGLE-3 head: at 80 % accepted each, the tenth comes in one step of nine
 MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in 4 % of the steps
@@ -106,7 +105,7 @@ def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
 
 def wanted_runner(
     spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
-) -> tuple[Literal["v1", "v2"], str] | None:
+) -> tuple[Runner, str] | None:
     """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
     family, windows = spec.family, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
@@ -129,12 +128,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
         v2_needs_aux_states=asked.v2_needs_aux_states,
     )
     if wanted and asked.runner and asked.runner != wanted[0]:
-        yield Problem(
-            field="model runner",
-            value=asked.runner,
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM with {_forcing(wanted[0])}",
-        )
+        yield _other_runner(asked.runner, *wanted)
 
 
 @rule(Severity.NOTE)
@@ -142,14 +136,14 @@ def runner_is_particular(case: Case) -> Iterable[Problem]:
     """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
     wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
     if case.request.runner is None and wanted:
-        yield Problem(
-            field="model runner",
-            value="chosen by vLLM",
-            allowed=f"{wanted[0]} for this draft: {wanted[1]}",
-            remedy=f"start vLLM with {_forcing(wanted[0])}",
-        )
+        yield _other_runner("chosen by vLLM", *wanted)
 
 
-def _forcing(runner: Literal["v1", "v2"]) -> str:
-    needs = ", on a GPU: that runner needs Triton" if runner == "v2" else ""
-    return f"VLLM_USE_V2_MODEL_RUNNER={int(runner == 'v2')}{needs}"
+def _other_runner(value: str, wanted: Runner, why: str) -> Problem:
+    needs = ", on a GPU: that runner needs Triton" if wanted == "v2" else ""
+    return Problem(
+        field="model runner",
+        value=value,
+        allowed=f"{wanted} for this draft: {why}",
+        remedy=f"start vLLM with VLLM_USE_V2_MODEL_RUNNER={int(wanted == 'v2')}{needs}",
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import AS_TRAINED, BELONGS, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER, foreign_part, name_edit, own_architecture
 from vllm_eagle_ext.draft.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.draft.read_spec import layers_in
@@ -16,7 +16,6 @@ from vllm_eagle_ext.draft.registry import published
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import COMPUTED, HOLDS_WEIGHTS
 
-_BELONGS = "check that config.json belongs to the weights"
 _DTYPES = {"float": FLOATS, "integer": ("I64", "I32", "I16"), "mask": ("BOOL", "U8", "I8")}
 
 _SHOWN = 40  # names in a message: more than one layer has
@@ -79,9 +78,9 @@ def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
     stated = case.files.config.get("num_hidden_layers")
     types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
     if case.spec.format == "published" and stated != case.spec.num_layers:
-        yield Problem(
-            field="num_hidden_layers of the draft's config.json",
-            value=stated,
+        yield key_problem(
+            "num_hidden_layers",
+            stated,
             allowed="1, and one layer is served, which attends to all tokens: the files hold one, and "
             "the number is the target's",
             remedy=f'state the same: edit config.json: "num_hidden_layers": 1{types}',
@@ -134,7 +133,7 @@ def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
             field=f"shape of {header.published}",
             value=header.shape,
             allowed=f"{' or '.join(map(str, expected.shapes))}, from the sizes in config.json",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -173,7 +172,7 @@ def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
                 field=f"rows of {header.published}",
                 value=header.shape[0],
                 allowed=_rows_allowed(case, wanted, is_query=module.endswith("q_proj")),
-                remedy=_BELONGS,
+                remedy=BELONGS,
             )
 
 
@@ -224,11 +223,11 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
     if header is None or _is_packed(case, "fc.weight"):
         return
     if not spec.fuses_aux_states:
-        yield Problem(
-            field="use_aux_hidden_state of the draft's config.json",
-            value=False,
+        yield key_problem(
+            "use_aux_hidden_state",
+            False,
             allowed="true, because the weights have an fc.weight that fuses aux states",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
         return
     n = len(spec.aux_layers.layer_ids)
@@ -250,9 +249,9 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
     vLLM's Llama layer reads it for o_proj; its EAGLE-3 layer does not for q, k and v.
     """
     if case.config.bias and not case.config.attention_bias:
-        yield Problem(
-            field="bias of the draft's config.json",
-            value=True,
+        yield key_problem(
+            "bias",
+            True,
             allowed='"attention_bias": true, the key that all of vLLM\'s layers read',
             remedy="edit config.json, if the weights have biases; remove the key otherwise",
         )
@@ -262,8 +261,8 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
 def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         if getattr(case.config, key) is None:
-            yield Problem(
-                field=f"{key} of the draft's config.json", value=None,
+            yield key_problem(
+                key, None,
                 allowed="a positive integer",
                 remedy=AS_TRAINED,
             )  # fmt: skip

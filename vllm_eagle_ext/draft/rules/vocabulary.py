@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import BELONGS, ITS_TARGET, Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.read_spec import marked_ids, tensor_integers
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
-
-_BELONGS = "check that config.json belongs to the weights"
 
 
 def is_widened(case: Case) -> bool:
@@ -26,18 +24,18 @@ def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
     if is_widened(case):
         return
     if case.config.vocab_size != case.target.vocab_size:
-        yield Problem(
-            field="vocab_size of the draft's config.json",
-            value=case.config.vocab_size,
+        yield key_problem(
+            "vocab_size",
+            case.config.vocab_size,
             allowed=f"{case.target.vocab_size}, the target's",
             remedy=_how_to_fit(case),
         )
     if case.spec.vocabulary.size > case.target.vocab_size:
-        yield Problem(
-            field="draft_vocab_size of the draft's config.json",
-            value=case.spec.vocabulary.size,
+        yield key_problem(
+            "draft_vocab_size",
+            case.spec.vocabulary.size,
             allowed=f"at most {case.target.vocab_size}, the target's vocabulary",
-            remedy="serve the draft with the target it was trained for",
+            remedy=ITS_TARGET,
         )
 
 
@@ -49,7 +47,7 @@ def _how_to_fit(case: Case) -> str:
         return f"its tables or its map are larger than that: {edit}, if they are of this target's size"
     if (spec.head, spec.embeddings) == ("shared", "shared") and "d2t" not in case.files.tensors:
         return f"if it was trained for this target, whose tables it shares, {edit}"
-    return "serve the draft with the target it was trained for"
+    return ITS_TARGET
 
 
 @rule(Severity.ERROR)
@@ -68,7 +66,7 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
             field="d2t of the draft",
             value=None,
             allowed=f"a map, because the {sizes} is reduced",
-            remedy="download all files of the draft, or check that config.json belongs to the weights",
+            remedy=f"download all files of the draft, or {BELONGS}",
         )
     if case.is_reduced or header is None:
         return
@@ -104,7 +102,7 @@ def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
             value=f"{marks}, of shape {header.shape}",
             allowed=f"none, or a mask of all {size} target ids, because the draft vocabulary is not "
             "reduced",
-            remedy=_BELONGS,
+            remedy=BELONGS,
         )
 
 
@@ -234,6 +232,6 @@ def tokenizers_agree(case: Case) -> Iterable[Problem]:
             field="tokenizer.json of the draft",
             value=difference,
             allowed="the target's tokens under the target's ids",
-            remedy="serve the draft with the target it was trained for, or remove the file if it came "
-            "into the folder by mistake: the target's tokenizer is used",
+            remedy=f"{ITS_TARGET}, or remove the file if it came into the "
+            "folder by mistake: the target's tokenizer is used",
         )

@@ -46,8 +46,6 @@ def write(config: Any, case: Case) -> None:
             nested["causal"] = False
     if spec.draft_window is not None:  # without the flag vLLM takes windowed layers for causal ones
         nested["causal"] = spec.layers[0].causal
-        # V1 drafts nothing where a text is longer than the draft's own.
-        config.draft_model_config.max_model_len = config.target_model_config.max_model_len
         nested.pop("swa_window_size", None)
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.

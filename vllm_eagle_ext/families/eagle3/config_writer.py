@@ -34,8 +34,6 @@ def write(config: Any, case: Case) -> None:
     nested["use_aux_hidden_state"] = spec.fuses_aux_states
     nested["norm_before_fc"] = flags["norm_before_fc"]  # read here first
     hf_config.eagle_config = nested
-    if spec.draft_window is not None:  # V1 drafts nothing where a text is longer than the draft's own
-        config.draft_model_config.max_model_len = config.target_model_config.max_model_len
     _draft_to_the_end(config)
 
 

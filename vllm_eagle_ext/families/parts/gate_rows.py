@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from vllm_eagle_ext.draft.attention import ROWS
 from vllm_eagle_ext.errors import UnsupportedDraftError
-
-# What has an entry per row of its module, or per block of rows; the rest of a quantised module has not.
-ROWS = ("weight", "weight_packed", "bias", "weight_scale", "weight_scale_inv")
 
 
 @dataclass(frozen=True, slots=True)
