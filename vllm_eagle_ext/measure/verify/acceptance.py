@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from vllm_eagle_ext.draft import DraftSpec
-    from vllm_eagle_ext.measure.reference.published import ReferenceDrafter
+    from vllm_eagle_ext.measure.reference.eagle3 import Reference
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
@@ -211,7 +211,7 @@ def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tup
 
 
 def compare(
-    reference: ReferenceDrafter,
+    reference: Reference,
     target: PreTrainedModel,
     layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
