@@ -48,12 +48,13 @@ def jobs(scale: str) -> list[Job]:
 
 def time_kernels(llm: Any) -> dict[str, Any]:
     """Time the preferred kernels and both of vLLM's, with states in fp32 and in bf16."""
-    kernels, heads = selftest._kernels_here()[0][:1], selftest.TARGETS[selftest.TIMED]
+    kernels = selftest._kernels_here()[0][:1]
     bandwidth = timing.copy_bandwidth()
     rows, failed = [], []
     for state, k, batch in product(selftest.STATES, KS, REQUESTS):
         try:
-            rows += selftest._times_of(heads, batch, k, state, kernels)
+            case = selftest.SelfTestCase(selftest.TIMED, 1, k, state)
+            rows += selftest._times_of(case, batch, kernels)
         except Exception as error:  # noqa: BLE001 - the other sizes are worth having
             failed.append(f"K {k}, {batch} requests, {state}: {error_line(error)}")
         torch.cuda.empty_cache()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedModel
 
-from vllm_eagle_ext.measure.reference.published import ReferenceDrafter, accepted_length, residual_stream
+from vllm_eagle_ext.measure.reference.eagle3 import Reference
+from vllm_eagle_ext.measure.reference.published import accepted_length, residual_stream
 
 # The engine drafts in bf16 and the reference in fp32: where the reference's first two choices lie
 # closer than this in logits, either may win, and the two chains may go apart from there on. One bf16
@@ -66,7 +67,7 @@ class Comparison:
 
 def replay(
     target: PreTrainedModel,
-    reference: ReferenceDrafter,
+    reference: Reference,
     layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
     outputs: Sequence[Sequence[int]],

@@ -34,7 +34,7 @@ from vllm_eagle_ext.measure.bench.results import (
     paired,
     sha256_of,
 )
-from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps, spread_of
+from vllm_eagle_ext.measure.engine.load import Measured, TimedSteps, added, spread_of
 
 HYSTERESIS = 1.01  # another K must promise so much more than that of fewer requests
 Runs = dict[tuple[Stage, Variant, ServedLoad], dict[int, Measurement]]
@@ -98,7 +98,7 @@ def _figures(settings: Settings, row: Row, runs: Runs) -> dict[str, Any]:
 
 def _metrics(variant: Variant, runs: list[Measurement]) -> dict[str, Any]:
     drafts = sum(run.drafts for run in runs)
-    accepted = added([run.accepted for run in runs])
+    accepted = added(run.accepted for run in runs)
     rates = [run.tokens_per_s for run in runs]
     steps = [run.step_s for run in runs if run.step_s is not None]
     others = [run.other_cores for run in runs if run.other_cores is not None]
@@ -138,14 +138,8 @@ def metrics_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
         "tokens_per_s": sum(wave.tokens for wave in waves) / len(seconds) / step_s,
         "step_s": step_s,
         "drafts": sum(wave.drafts for wave in waves),
-        "accepted": added([wave.accepted for wave in waves]),
+        "accepted": added(wave.accepted for wave in waves),
     }
-
-
-def added(counts: Sequence[Sequence[int]]) -> list[int]:
-    """Add counts per position, of which some reach further than others."""
-    longest = max(map(len, counts), default=0)
-    return [sum(own[place] for own in counts if place < len(own)) for place in range(longest)]
 
 
 def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:
@@ -154,7 +148,7 @@ def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:
 
 def pooled(rows: Sequence[Row]) -> tuple[int, list[int]]:
     """Count the drafts, and those accepted per position, over rows that decode the same prompts."""
-    return sum(row.drafts for row in rows), added([row.accepted for row in rows])
+    return sum(row.drafts for row in rows), added(row.accepted for row in rows)
 
 
 def _ratio(

@@ -8,8 +8,9 @@ how many they accepted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,15 @@ class Answer:
     histogram: list[int] = field(default_factory=list)  # vLLM's: steps with drafts, by those accepted
 
 
+def added(counts: Iterable[Sequence[int]]) -> list[int]:
+    """Add counts per position, of which some reach further than others."""
+    return [sum(at) for at in zip_longest(*counts, fillvalue=0)]
+
+
 def accepted_of(histograms: Sequence[Sequence[int]]) -> list[int]:
     """Count accepted tokens per position, from steps by how many they accepted."""
-    longest = max(map(len, histograms), default=0)
-    return [sum(sum(each[place:]) for each in histograms) for place in range(1, longest)]
+    steps = added(histograms)
+    return [sum(steps[place:]) for place in range(1, len(steps))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,64 +26,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from vllm_eagle_ext.measure.reference.eagle3 import (
+    Reference,
     ReferenceDraft,
-    attention_of,
     project,
-    read_draft_config,
-    read_tensors,
     rms_norm,
     swiglu,
     under,
 )
-from vllm_eagle_ext.measure.reference.rotary import Rotary, read_rotary
 
 
 @dataclass(frozen=True)
-class DFlashReference:
-    weights: Mapping[str, torch.Tensor]  # fp32
-    embed_tokens: torch.Tensor  # [V, H]
-    lm_head: torch.Tensor  # [Vd, H]
-    target_ids: torch.Tensor  # [Vd]
+class DFlashReference(Reference):
     layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    rotary: Rotary
     mask_token: int
     causal: Sequence[bool]  # per layer
     windows: Sequence[int | None]
     value_scale: float = 1.0
 
     @classmethod
-    def load(cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor) -> Self:
-        """Load the published file; embeddings and head are the target's where it has none. No layer is
-        causal or has a window."""
-        config, tensors = read_draft_config(folder), read_tensors(folder)
-        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
-        lm_head = weights.get("lm_head.weight", target_lm_head.float())
+    def shape_of(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that config.json says. No layer is causal or has a window."""
         own = {k: v for k, v in (config.get("dflash_config") or {}).items() if v is not None}
-        sizes = config | own
-        return cls(
-            weights=weights,
-            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
-            lm_head=lm_head,
-            target_ids=torch.arange(len(lm_head)),
-            layers=config["num_hidden_layers"],
-            **attention_of(config),
-            rotary=replace(read_rotary(config), pairs=config.get("is_neox_style") is False),
-            causal=[False] * config["num_hidden_layers"],
-            windows=[None] * config["num_hidden_layers"],
-            mask_token=sizes["mask_token_id"],
-            value_scale=own.get("attention_value_scale", 1.0),
+        sizes, layers = {**config, **own}, config["num_hidden_layers"]
+        fields = Reference.shape_of(config)
+        return fields | {
+            "layers": layers,
+            "rotary": replace(fields["rotary"], pairs=config.get("is_neox_style") is False),
+            "causal": [False] * layers,
+            "windows": [None] * layers,
+            "mask_token": sizes["mask_token_id"],
+            "value_scale": own.get("attention_value_scale", 1.0),
             **cls.second_head(sizes),
-        )
+        }
 
     @staticmethod
     def second_head(sizes: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,12 @@ in place of the target's states.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors.torch import load_file
@@ -39,17 +40,6 @@ def read_draft_config(folder: Path) -> dict[str, Any]:
     """Read config.json; the layers' block of a speculators config is laid under its own keys."""
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return {**config.get("transformer_layer_config", {}), **config}
-
-
-def attention_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of both references that size attention, and the norms' epsilon."""
-    heads = config["num_attention_heads"]
-    return {
-        "heads": heads,
-        "kv_heads": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-        "eps": config["rms_norm_eps"],
-    }
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -131,7 +121,9 @@ class ReferenceDraft:
 
 
 @dataclass(frozen=True)
-class Eagle3Reference:
+class Reference(ABC):
+    """What the file of a draft says, what it makes of a whole text, and its draft from one row of it."""
+
     weights: Mapping[str, torch.Tensor]  # fp32, by canonical name
     embed_tokens: torch.Tensor  # [V, H]
     lm_head: torch.Tensor  # [Vd, H]
@@ -141,39 +133,54 @@ class Eagle3Reference:
     head_dim: int
     eps: float
     rotary: Rotary
+
+    @classmethod
+    def load(cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor) -> Self:
+        """Load the published file; embeddings and head are the target's where it has none."""
+        tensors = dequantised(read_tensors(folder))
+        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
+        lm_head = weights.get("lm_head.weight", target_lm_head.float())
+        ids = torch.arange(len(lm_head))
+        return cls(
+            weights=weights,
+            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
+            lm_head=lm_head,
+            target_ids=ids + tensors["d2t"] if "d2t" in tensors else ids,
+            **cls.shape_of(read_draft_config(folder)),
+        )
+
+    @staticmethod
+    def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that config.json says."""
+        heads = config["num_attention_heads"]
+        return {
+            "heads": heads,
+            "kv_heads": config.get("num_key_value_heads") or heads,
+            "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+            "eps": config["rms_norm_eps"],
+            "rotary": read_rotary(config),
+        }
+
+    @abstractmethod
+    def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
+
+    @abstractmethod
+    def draft(self, start: int, k: int, rows: Any) -> ReferenceDraft: ...
+
+
+@dataclass(frozen=True)
+class Eagle3Reference(Reference):
     fc_norm: bool
     norm_output: bool
     norm_before_residual: bool = False
     gate_layout: str | None = None
     windows: Sequence[int | None] = ()  # per layer; (): none has one
 
-    @classmethod
-    def load(
-        cls, folder: Path, embed_tokens: torch.Tensor, target_lm_head: torch.Tensor
-    ) -> Eagle3Reference:
-        """Load the published file; embeddings and head are the target's where it has none."""
-        config = read_draft_config(folder)
-        tensors = dequantised(read_tensors(folder))
-        weights = {n: tensor.float() for n, tensor in tensors.items() if tensor.is_floating_point()}
-        lm_head = weights.get("lm_head.weight", target_lm_head.float())
-        ids = torch.arange(lm_head.shape[0])
-        return cls(
-            weights=weights,
-            embed_tokens=weights.get("embed_tokens.weight", embed_tokens.float()),
-            lm_head=lm_head,
-            target_ids=ids + tensors["d2t"] if "d2t" in tensors else ids,
-            **cls.shape_of(config),
-        )
-
     @staticmethod
     def shape_of(config: Mapping[str, Any]) -> dict[str, Any]:
         flags = ("fc_norm", "norm_output", "norm_before_residual")
-        return {
-            **attention_of(config),
-            "rotary": read_rotary(config),
-            **{flag: bool(config.get(flag)) for flag in flags},
-            "gate_layout": config.get("gate_layout"),
-        }
+        own = {flag: bool(config.get(flag)) for flag in flags}
+        return Reference.shape_of(config) | own | {"gate_layout": config.get("gate_layout")}
 
     def fuse(self, aux: Sequence[torch.Tensor]) -> torch.Tensor:
         """Fuse the target's states, per aux layer [.., Ht] -> [.., H]."""

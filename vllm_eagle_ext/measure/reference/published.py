@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import (
@@ -26,9 +26,8 @@ from vllm_eagle_ext.draft.spec import DraftSpec
 from vllm_eagle_ext.draft.tensors import COMPUTED
 from vllm_eagle_ext.measure.reference.dflash import DFlashReference, DSparkReference
 from vllm_eagle_ext.measure.reference.eagle3 import (
-    Eagle3Reference,
     Recorded,
-    ReferenceDraft,
+    Reference,
     read_draft_config,
     read_tensors,
 )
@@ -37,14 +36,6 @@ from vllm_eagle_ext.measure.reference.rotary import rope_unsupported_reason
 _THETA = {"llama": 1e4}  # of drafts that state none; other backbones have no default of the reference's
 _SHARED = ("embed_tokens.weight", "lm_head.weight")  # with the target, unless the draft has its own
 _MASK_EMBEDDING = "mask_embedding.pt"  # with the weights; vLLM's DFlash reads it in place of a token's
-
-
-class ReferenceDrafter(Protocol):
-    """A reference: what it makes of a whole text, and its draft from one row of it."""
-
-    def true_rows(self, tokens: Sequence[int], aux: Sequence[torch.Tensor]) -> Any: ...
-
-    def draft(self, start: int, k: int, rows: Any) -> ReferenceDraft: ...
 
 
 class NotComputedError(ValueError):
@@ -71,7 +62,7 @@ def unsupported_reason(spec: DraftSpec, folder: Path) -> str | None:
     )
 
 
-def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> ReferenceDrafter:
+def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Reference:
     """Load the reference that drafts as the spec says.
 
     Flags, heads, rope, windows and the order of aux layers are those of the spec.
@@ -103,15 +94,13 @@ def load_reference(spec: DraftSpec, folder: Path, target: PreTrainedModel) -> Re
         read["mask_token"] = spec.mask_token_id
     if isinstance(loaded, DSparkReference):
         read["samples_anchor"] = spec.samples_anchor
-    reference: Eagle3Reference | DFlashReference = replace(loaded, **read)
+    reference: Reference = replace(loaded, **read)
     if unread := _unread(reference, spec):
         raise NotComputedError(f"the reference does not compute with {', '.join(unread)}")
     return reference
 
 
-def _of_both(
-    spec: DraftSpec, folder: Path, reference: Eagle3Reference | DFlashReference
-) -> dict[str, Any]:
+def _of_both(spec: DraftSpec, folder: Path, reference: Reference) -> dict[str, Any]:
     """Return the fields that both kinds have, as the spec reads them."""
     rope, head = spec.rope, reference.lm_head
     theta = _THETA[spec.drafter.backbone.name] if rope.theta is None else rope.theta
@@ -151,10 +140,10 @@ def in_order(weights: Mapping[str, torch.Tensor], order: Sequence[int]) -> dict[
     return ordered
 
 
-def _unread(reference: Eagle3Reference | DFlashReference, spec: DraftSpec) -> list[str]:
+def _unread(reference: Reference, spec: DraftSpec) -> list[str]:
     """Return the tensors of floats that a draft of two tokens after two rows does not need."""
     recorded = Recorded(reference.weights)
-    trial: ReferenceDrafter = replace(reference, weights=recorded)
+    trial = replace(reference, weights=recorded)
     states = [torch.zeros(3, spec.target_hidden_size)] * len(spec.aux_layers.layer_ids)
     with torch.inference_mode():
         trial.draft(1, 2, trial.true_rows([0, 0, 0], states))

@@ -220,7 +220,7 @@ def _time_kernels(result: SelfTest, kernels: Sequence[Kernels], *, quick: bool, 
         watch(case, number, len(sizes))
         try:
             result.bandwidth = result.bandwidth or timing.copy_bandwidth()
-            result.times += _times_of(TARGETS[TIMED], batch, k, state, kernels)
+            result.times += _times_of(SelfTestCase(TIMED, 1, k, state), batch, kernels)
         except Exception as error:  # noqa: BLE001 - what was timed before is worth having
             result.left_out.append(f"{case}: {error_line(error)}")
             if is_device_lost(error, torch.device("cuda")):
@@ -229,24 +229,22 @@ def _time_kernels(result: SelfTest, kernels: Sequence[Kernels], *, quick: bool, 
     watch("times", len(sizes), len(sizes))
 
 
-def _times_of(
-    heads: tuple[int, int], batch: int, k: int, state: torch.dtype, kernels: Sequence[Kernels]
-) -> list[dict[str, Any]]:
+def _times_of(case: SelfTestCase, batch: int, kernels: Sequence[Kernels]) -> list[dict[str, Any]]:
     """Time one size, with as many layers as fit."""
     free, _ = torch.cuda.mem_get_info()
     cache = torch.cuda.get_device_properties("cuda").L2_cache_size
-    layers = timing.layers_for(heads, batch, cache, state)
-    while timing.needed_bytes(heads, batch, k, layers) > SPARED * free:
+    layers = timing.layers_for(case.shapes, batch, cache)
+    while timing.needed_bytes(case.shapes, batch, layers) > SPARED * free:
         layers -= 1
         if layers < timing.LAYERS:
             raise MemoryError(f"{free / 2**30:.1f} GiB are free")
-    scheme, accepted = timing.Scheme(heads, batch, k, "cuda", layers, state), (k + 1) // 2
+    scheme, accepted = timing.Scheme(case.shapes, batch, "cuda", layers), (case.k + 1) // 2
     fused = scheme.fused(accepted)
     others = {"fused": fused} if fused else {}
     return [
         {
-            "kernels": each.name, "target": TIMED, "k": k, "requests": batch, "state": _name(state),
-            "rows_committed": accepted, "layers": layers,
+            "kernels": each.name, "target": case.target, "k": case.k, "requests": batch,
+            "state": _name(case.state), "rows_committed": accepted, "layers": layers,
             **timing.compare_times({
                 "replay": scheme.replay(each, accepted),
                 "per_token": scheme.per_token(each, accepted), **others,

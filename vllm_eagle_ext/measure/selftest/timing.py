@@ -21,13 +21,12 @@ import torch
 from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
 from vllm_eagle_ext.replay.self_check.compared import Kernels
+from vllm_eagle_ext.replay.self_check.step import Shapes
 
-PAIRS, WINDOW = 7, 4
+PAIRS = 7
 LAYERS, MOST_LAYERS = 4, 48  # 48 of gated delta nets has Qwen3.6-27B
 REPLAYS = 10  # of a graph, one after the other
 CACHES = 4  # how many times the second-level cache the states of all layers take
-WIDTH = 128
-ROW_BYTES = 2  # rows in bf16
 FUSED_ROWS = 8  # that vLLM's fused kernel takes of a request at most
 COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 
@@ -38,26 +37,22 @@ class Scheme:
     """Both schemes on the same rows. State blocks of a request: per-token scheme T, replay 1 and one
     of scratch."""
 
-    def __init__(
-        self, heads: tuple[int, int], batch: int, k: int, device: str, layers: int = LAYERS,
-        state: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
-        self.T, self.batch, self.device, self.state = k + 1, batch, device, state
-        H, HV = heads
+    def __init__(self, shapes: Shapes, batch: int, device: str, layers: int) -> None:
+        self.shapes, self.T, self.batch, self.device = shapes, shapes.T, batch, device
+        H, HV, width = shapes.H, shapes.HV, shapes.DK
         rows = batch * self.T
-        query, key, value = (self._noise(rows, count, WIDTH) for count in (H, H, HV))
+        query, key, value = (self._noise(rows, count, width) for count in (H, H, HV))
         self.rows = Rows(query, key, value, self._noise(rows, HV), self._noise(rows, HV))
         self.gating = Gating(self._noise(HV).float(), self._noise(HV))
         self.out = torch.empty_like(self.rows.value)
         self.starts = torch.arange(0, rows + 1, self.T, dtype=torch.int32, device=device)
-        width = record_width(H, WIDTH, HV, WIDTH)
-        channels = (2 * H + HV) * WIDTH
-        self.per_token_states = [self._states(1 + rows, HV) for _ in range(layers)]
+        self.per_token_states = [self._states(1 + rows) for _ in range(layers)]
+        blocks = 1 + 2 * batch
         self.layers = [
             StateCache(
-                self._noise(1 + 2 * batch, channels, WINDOW - 1 + k),
-                self._states(1 + 2 * batch, HV),
-                self._noise(1 + 2 * batch, self.T, width),
+                self._noise(blocks, shapes.channels, shapes.W + self.T - 2),
+                self._states(blocks),
+                self._noise(blocks, self.T, record_width(H, width, HV, width)),
             )
             for _ in range(layers)
         ]
@@ -69,8 +64,9 @@ class Scheme:
         generator = torch.Generator(device=self.device).manual_seed(0)
         return torch.randn(size, generator=generator, device=self.device).bfloat16()
 
-    def _states(self, blocks: int, heads: int) -> torch.Tensor:
-        return torch.zeros(blocks, heads, WIDTH, WIDTH, device=self.device, dtype=self.state)
+    def _states(self, blocks: int) -> torch.Tensor:
+        size = (blocks, self.shapes.HV, self.shapes.DV, self.shapes.DK)
+        return torch.zeros(size, device=self.device, dtype=self.shapes.state)
 
     def counts(self, accepted: int) -> torch.Tensor:
         return torch.full((self.batch,), accepted, dtype=torch.int32, device=self.device)
@@ -79,7 +75,7 @@ class Scheme:
         """Return what verifies and commits a step of all layers."""
         counts, made = self.counts(accepted), kernels.replay
         plan = CommitPlan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
-        apply = made.Commit([(cache, self.gating, 0) for cache in self.layers], WINDOW - 1)
+        apply = made.Commit([(cache, self.gating, 0) for cache in self.layers], self.shapes.W - 1)
 
         def run() -> None:
             batch = kernels.prepare(self.replay_batch, self.T)
@@ -107,33 +103,30 @@ class Scheme:
             return None
         query, key, value, a, b = self.rows
         mixed = torch.cat([part.flatten(1) for part in (query, key, value)], dim=1)
-        norm, counts = torch.ones(WIDTH, device=self.device).bfloat16(), self.counts(accepted)
+        width, counts = self.shapes.DV, self.counts(accepted)
+        norm = torch.ones(width, device=self.device).bfloat16()
 
         def run() -> None:
             for states in self.per_token_states:
                 operator(
                     mixed, a, b, self.gating.A_log, self.gating.dt_bias, self.table, self.starts,
-                    counts, states, value, norm, self.out, WIDTH**-0.5, 1e-6, "silu",
+                    counts, states, value, norm, self.out, width**-0.5, 1e-6, "silu",
                 )  # fmt: skip
 
         return run
 
 
-def layers_for(
-    heads: tuple[int, int], batch: int, cache_bytes: int, dtype: torch.dtype = torch.float32
-) -> int:
+def layers_for(shapes: Shapes, batch: int, cache_bytes: int) -> int:
     """Say how many layers' states of a batch a device's second-level cache does not hold."""
-    _, HV = heads
-    state = HV * WIDTH * WIDTH * dtype.itemsize
+    state = shapes.HV * shapes.DV * shapes.DK * shapes.state.itemsize
     return min(MOST_LAYERS, max(LAYERS, -(-CACHES * cache_bytes // (batch * state))))
 
 
-def needed_bytes(heads: tuple[int, int], batch: int, k: int, layers: int = LAYERS) -> int:
+def needed_bytes(shapes: Shapes, batch: int, layers: int) -> int:
     """Return the memory that a Scheme of these sizes takes at most, about."""
-    H, HV = heads
-    state = HV * WIDTH * WIDTH * torch.float32.itemsize
-    row = (2 * H + 2 * HV) * WIDTH * ROW_BYTES
-    return layers * batch * (k + 3) * state + 4 * layers * batch * (k + 4) * row
+    state = shapes.HV * shapes.DV * shapes.DK * torch.float32.itemsize
+    row = 2 * (shapes.H + shapes.HV) * shapes.DV * shapes.model.itemsize
+    return layers * batch * ((shapes.T + 2) * state + 4 * (shapes.T + 3) * row)
 
 
 def captured(run: Run) -> Run:

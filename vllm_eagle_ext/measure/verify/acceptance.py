@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 from vllm_eagle_ext.draft.sources import (
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from vllm_eagle_ext.draft import DraftSpec
-    from vllm_eagle_ext.measure.reference.published import ReferenceDrafter
+    from vllm_eagle_ext.measure.reference.eagle3 import Reference
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
@@ -94,32 +95,31 @@ class Paired:
         return len(self.steps)
 
     @property
-    def engine(self) -> list[int]:
-        return [sum(engine > at for engine, _ in self.steps) for at in range(self.k)]
+    def engine(self) -> list[float]:
+        return [fmean(engine > at for engine, _ in self.steps) for at in range(self.k)]
 
     @property
-    def reference(self) -> list[int]:
-        return [sum(reference > at for _, reference in self.steps) for at in range(self.k)]
+    def reference(self) -> list[float]:
+        return [fmean(reference > at for _, reference in self.steps) for at in range(self.k)]
 
-    def rates(self, counts: Sequence[int]) -> list[float]:
-        return [count / self.drafts for count in counts]
+    @property
+    def _unlike(self) -> list[list[int]]:
+        """List 1 for each step whose draft at a position only the engine accepts, and -1."""
+        return [[(e > at) - (r > at) for e, r in self.steps] for at in range(self.k)]
 
     @property
     def differences(self) -> list[float]:
-        pairs = zip(self.engine, self.reference, strict=True)
-        return [(engine - reference) / self.drafts for engine, reference in pairs]
+        return [fmean(each) for each in self._unlike]
 
     @property
     def bounds(self) -> list[float]:
         """Return the bound per position; the standard error is that of a mean of paired differences."""
-        unlike = [sum((e > at) != (r > at) for e, r in self.steps) for at in range(self.k)]
-        variances = (u / self.drafts - d * d for u, d in zip(unlike, self.differences, strict=True))
-        return [max(BOUND, CERTAIN * sqrt(max(0.0, v) / self.drafts)) for v in variances]
+        return [max(BOUND, CERTAIN * pstdev(each) / sqrt(self.drafts)) for each in self._unlike]
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "drafts": self.drafts, "clear_divergences": self.clear, "engine": self.rates(self.engine),
-            "reference": self.rates(self.reference), "bounds": self.bounds,
+            "drafts": self.drafts, "clear_divergences": self.clear, "engine": self.engine,
+            "reference": self.reference, "bounds": self.bounds,
         }  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def drafted_steps(prompt: Sequence[int], answer: Answer, k: int) -> Iterator[tup
 
 
 def compare(
-    reference: ReferenceDrafter,
+    reference: Reference,
     target: PreTrainedModel,
     layer_ids: Sequence[int],
     prompts: Sequence[Sequence[int]],
@@ -264,10 +264,9 @@ def judge_reference(paired: Paired, overrides: Sequence[str] = ()) -> Check:
     said = f"{paired.drafts} drafts, largest difference of acceptance {largest:+.3f}"
     said += f", beyond its bound at position {', '.join(map(str, beyond))}" if beyond else ""
     said += f"; {paired.clear} diverge where the reference's choice is clear."
-    by_drafter = (("engine", paired.engine), ("reference", paired.reference))
-    details = [f"{name:<9} {_row(paired.rates(counts))}" for name, counts in by_drafter]
+    details = [f"engine    {_row(paired.engine)}", f"reference {_row(paired.reference)}"]
     if beyond:
-        details.append(f"{'allowed':<9} {_row(paired.bounds)}")
+        details.append(f"allowed   {_row(paired.bounds)}")
     # The most steps that may diverge clearly, with what chance adds to their share.
     most_clear = UNLIKE * paired.drafts + CERTAIN * sqrt(UNLIKE * (1 - UNLIKE) * paired.drafts)
     unlike = paired.clear > most_clear

@@ -111,10 +111,9 @@ def other_scheme(scheme: Scheme) -> Scheme:
     return "per_token" if scheme == "replay" else "replay"
 
 
-def judge_failure(error: EngineFailedError, scheme: Scheme, log: str = "") -> Check:
-    """Report that an engine with the other scheme did not start or ended: no fault of the draft.
-    Without the whole log its end in the message will do."""
-    message, log = str(error.value), log or "\n".join([error.remedy, *error.more])
+def judge_failure(error: EngineFailedError, scheme: Scheme, log: str) -> Check:
+    """Report that an engine with the other scheme did not start or ended: no fault of the draft."""
+    message = str(error.value)
     if refusal := _REFUSAL.search(message) or _REFUSAL.search(log):
         return not_applicable(STATES, f"{SCHEMES[scheme]} cannot be had here: {refusal.group(1)}")
     reason, _ = cause_of((message.splitlines() or [""])[0], log.splitlines())

@@ -9,7 +9,7 @@ nothing taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from vllm.distributed import get_tp_group
@@ -76,16 +76,16 @@ def resolve_kernels(
     failed: list[str] = []
     # The first candidate that is right on all ranks.
     for kernels in candidates(option, shapes):
-        verdicts = on_all_ranks(_check(kernels, shapes, device), group)
-        wrong = [each.line for each in verdicts if not each.ok]
+        checks = on_all_ranks(_check(kernels, shapes, device), group)
+        wrong = [str(each) for each in checks if not each.ok]
         if not wrong:
             if group.rank_in_group == 0:
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
-                logger.info("Self-check of replay: %s", "; ".join(each.line for each in verdicts))
+                logger.info("Self-check of replay: %s", "; ".join(map(str, checks)))
             return kernels.replay
         failed += wrong
-        if any(each.device_lost for each in verdicts):
+        if any(each.device_lost for each in checks):
             raise _refusal(
                 failed,
                 "kernels that run on this device. After this error CUDA runs no other kernel in this "
@@ -134,14 +134,6 @@ def candidates(option: str = "auto", shapes: Sequence[Shapes] = ()) -> Sequence[
     ]
 
 
-class RankVerdict(NamedTuple):
-    """What ranks tell each other of a check."""
-
-    line: str
-    ok: bool
-    device_lost: bool
-
-
 def _check(kernels: Kernels, shapes: Sequence[Shapes], device: torch.device) -> list[KernelCheck]:
     """Check all shapes, up to one that leaves no device to check others on."""
     results: list[KernelCheck] = []
@@ -152,18 +144,17 @@ def _check(kernels: Kernels, shapes: Sequence[Shapes], device: torch.device) -> 
     return results
 
 
-def on_all_ranks(results: Sequence[KernelCheck], group: GroupCoordinator) -> list[RankVerdict]:
-    """Gather the verdicts of all ranks, by their CPUs, those of a later rank only where it fails."""
-    mine = [RankVerdict(str(result), result.ok, result.device_lost) for result in results]
+def on_all_ranks(mine: list[KernelCheck], group: GroupCoordinator) -> list[KernelCheck]:
+    """Gather the checks of all ranks, by their CPUs, those of a later rank only where it fails."""
     if group.world_size == 1:
         return mine
-    gathered: list[list[RankVerdict]] = [[] for _ in range(group.world_size)]
+    gathered: list[list[KernelCheck]] = [[] for _ in range(group.world_size)]
     torch.distributed.all_gather_object(gathered, mine, group=group.cpu_group)
     others = [
-        verdict._replace(line=f"rank {rank}: {verdict.line}")
-        for rank, verdicts in enumerate(gathered)
-        for verdict in verdicts
-        if rank and not verdict.ok
+        replace(check, kernels=f"rank {rank}: {check.kernels}")
+        for rank, checks in enumerate(gathered)
+        for check in checks
+        if rank and not check.ok
     ]
     return gathered[0] + others
 

@@ -87,23 +87,16 @@ class KernelCheck:
         return f"{self.kernels} kernels, {self.shapes}: {said}"
 
 
-class KernelError(Exception):
-    """Names the kernel whose call raised its cause."""
-
-
 @contextmanager
 def calling(kernel: str, device: torch.device) -> Iterator[None]:
-    """Name the kernel in what it raises. A GPU lags the host: its errors are waited for.
-
-    Raises:
-        KernelError: from the exception of the call.
-    """
+    """Note the kernel in what it raises. A GPU lags the host: its errors are waited for."""
     try:
         yield
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except Exception as error:
-        raise KernelError(kernel) from error
+        error.add_note(f"in {kernel}")
+        raise
 
 
 # Kernels that sum in another order than vLLM's may err so many times as much as vLLM's own, which is
@@ -278,10 +271,8 @@ def _compare_others(
 
 def error_line(error: Exception) -> str:
     """Say in one line what was raised, and by which kernel if that is known."""
-    cause = error.__cause__ if isinstance(error, KernelError) else None
-    if cause is not None:
-        return f"{_one_line(cause)}, in {error}"
-    return _one_line(error)
+    lines = [*str(error).strip().splitlines()[:1], *getattr(error, "__notes__", ())[-1:]]
+    return f"{type(error).__name__}: {', '.join(lines)}"
 
 
 def is_device_lost(error: Exception, device: torch.device) -> bool:
@@ -290,9 +281,8 @@ def is_device_lost(error: Exception, device: torch.device) -> bool:
     CUDA answers with the first error until the process ends. Others, such as memory that is short or a
     launch that it does not take, leave the device as it was.
     """
-    cause = error.__cause__ if isinstance(error, KernelError) else error
-    says_so = any(kind in str(cause) for kind in CUDA_ERRORS)
-    is_cuda = says_so or isinstance(cause, torch.AcceleratorError)
+    says_so = any(kind in str(error) for kind in CUDA_ERRORS)
+    is_cuda = says_so or isinstance(error, torch.AcceleratorError)
     if not is_cuda or device.type != "cuda":
         return is_cuda
     try:
@@ -343,8 +333,3 @@ def _largest(mine: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
     if math.isnan(largest):
         return math.inf, math.inf
     return largest, largest / max(float(expected.abs().max()), 1e-300)
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"

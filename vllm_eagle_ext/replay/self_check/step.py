@@ -211,23 +211,14 @@ def run_per_token(step: MadeStep, kernel: Callable[..., torch.Tensor]) -> PerTok
             `accepted` - 1 of `table` [R, T], stores the state after row t into column t, and returns
             the outputs [N, HV, DV].
     """
-    count = step.num_rows
-    table, first = _block_table(step)
+    count, starts = step.num_rows, step.batch.starts[: len(step.lengths) + 1]
+    # A block for each row, after the null block; 0 after a request's last row.
+    row = starts[:-1, None] + torch.arange(max(step.lengths), dtype=torch.int32, device=starts.device)
+    table = torch.where(row < starts[1:, None], 1 + row, 0)
     states = step.cache.state.new_zeros(1 + count, *step.cache.state.shape[1:])
     states[table[:, 0].long()] = step.cache.state[step.batch.state_blocks[: len(table)].long()]
-    rows, starts = Rows(*(part[:count] for part in step.rows)), step.batch.starts[: len(table) + 1]
+    rows, first = Rows(*(part[:count] for part in step.rows)), torch.ones_like(starts[:-1])
     return PerToken(kernel(rows, step.gating, states, table, first, starts), states)
-
-
-def _block_table(step: MadeStep) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a block for each row, [R, T] int32 with 0 after a request's last row, and [R] ones."""
-    device, lengths = step.whole.device, step.lengths
-    table = torch.zeros(len(lengths), max(lengths), dtype=torch.int32, device="cpu")
-    start = 1
-    for i, length in enumerate(lengths):
-        table[i, :length] = torch.arange(start, start + length, dtype=torch.int32, device="cpu")
-        start += length
-    return table.to(device), torch.ones(len(lengths), dtype=torch.int32, device=device)
 
 
 def gpu_kernel(

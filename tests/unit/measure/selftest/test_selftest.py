@@ -19,6 +19,7 @@ from vllm_eagle_ext.measure.selftest.run import (
     STATES,
     TARGETS,
     SelfTest,
+    SelfTestCase,
     cases,
     without_paths,
 )
@@ -110,12 +111,13 @@ def test_a_time_that_cannot_be_taken_is_left_out():
 
 def test_states_are_more_than_a_cache_holds():
     """An H100's has 50 MiB, one request's state in a layer of 27B 3 MiB."""
-    h100, heads, state = 50 << 20, (16, 48), 48 * 128 * 128 * 4
+    h100, state = 50 << 20, 48 * 128 * 128 * 4
+    shapes = SelfTestCase(run.TIMED, 1, 15, torch.float32).shapes
     for batch, layers in ((1, 48), (4, 17), (16, 5), (64, 4)):
-        assert layers_for(heads, batch, h100) == layers
+        assert layers_for(shapes, batch, h100) == layers
         if batch > 1:
             assert layers * batch * state >= 4 * h100
-    assert needed_bytes(heads, 4, 15, 17) > 17 * 4 * 16 * state
+    assert needed_bytes(shapes, 4, 17) > 17 * 4 * 16 * state
 
 
 def test_a_platform_without_replay_is_refused(monkeypatch):

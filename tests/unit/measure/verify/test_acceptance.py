@@ -61,8 +61,8 @@ def test_rates():
     found = Paired(2)
     for engine, reference in [(2, 2), (1, 0), (0, 0), (2, 1)]:
         found.add(engine, reference)
-    assert found.rates(found.engine) == [0.75, 0.5]
-    assert found.rates(found.reference) == [0.5, 0.25]
+    assert found.engine == [0.75, 0.5]
+    assert found.reference == [0.5, 0.25]
     assert found.differences == [0.25, 0.25]
     # Differences 0, 1, 0, 0: their mean's standard error is sqrt(3/16 / 4).
     assert found.bounds[0] == pytest.approx(4 * (3 / 64) ** 0.5)

@@ -11,7 +11,7 @@ from tests.unit.measure.verify.toy import histogram
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
-from vllm_eagle_ext.measure.verify.request import Verdict
+from vllm_eagle_ext.measure.verify.request import Check, Verdict
 from vllm_eagle_ext.measure.verify.texts import (
     TIE_GAP,
     Divergence,
@@ -125,13 +125,14 @@ def test_texts_may_part_at_a_tie():
     assert judged_states(measured(), 0.5).verdict is Verdict.FAILED
 
 
-def failure(said: str, tail: str = "log") -> EngineFailedError:
-    return EngineFailedError(field="the engine", value=said, allowed="one that starts", remedy=tail)
+def judged_failure(said: str, scheme: str, log: str = "log") -> Check:
+    error = EngineFailedError(field="the engine", value=said, allowed="one that starts", remedy="see")
+    return judge_failure(error, scheme, log)
 
 
 def test_a_refusal_is_a_reason():
     refusal = HybridStateError(field="enable_lora", value=True, allowed="false", remedy="without")
-    check = judge_failure(failure(f"HybridStateError: {refusal}"), "replay")
+    check = judged_failure(f"HybridStateError: {refusal}", "replay")
     assert check.verdict is Verdict.NOT_APPLICABLE
     assert "replay cannot be had here: enable_lora is True" in check.said
 
@@ -140,25 +141,23 @@ CORE = "RuntimeError: Engine core initialization failed. See root cause above."
 
 
 def test_a_refusal_of_another_process_is_read_from_the_log():
-    tail = (
-        f"(EngineCore) ERROR HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: x\n{CORE}"
-    )
-    check = judge_failure(failure(CORE, tail), "replay")
+    log = f"(EngineCore) ERROR HybridStateError: vllm-eagle-ext: enable_lora is True. Allowed: x\n{CORE}"
+    check = judged_failure(CORE, "replay", log)
     assert check.said.startswith("replay cannot be had here: enable_lora is True")
 
 
 def test_a_log_line_of_ours_is_no_refusal():
-    check = judge_failure(failure(CORE, "INFO vllm-eagle-ext: replay, one page"), "per_token")
+    check = judged_failure(CORE, "per_token", "INFO vllm-eagle-ext: replay, one page")
     assert "cannot be had" not in check.said
 
 
 def test_a_crash_says_nothing_about_the_draft():
     log = f"x\n(EngineCore) ERROR [core.py:9] ValueError: no memory for states\nTraceback\n{CORE}\n"
-    check = judge_failure(failure(CORE), "per_token", log)
+    check = judged_failure(CORE, "per_token", log)
     assert check.verdict is Verdict.NOT_APPLICABLE
     assert check.said.endswith("ended: ValueError: no memory for states")
 
 
 def test_a_crash_without_a_word():
-    check = judge_failure(failure("exit status -6"), "per_token")
+    check = judged_failure("exit status -6", "per_token")
     assert (check.verdict, check.said[-14:]) == (Verdict.NOT_APPLICABLE, "exit status -6")

@@ -9,7 +9,7 @@ from tests.unit.replay.cases import DEVICE
 from vllm_eagle_ext.measure.selftest import timing
 from vllm_eagle_ext.replay.ops import triton, triton_chunked
 from vllm_eagle_ext.replay.self_check.compared import Kernels
-from vllm_eagle_ext.replay.self_check.step import gpu_kernel
+from vllm_eagle_ext.replay.self_check.step import Shapes, gpu_kernel
 
 KERNELS = {
     "sequential": Kernels("sequential", triton, True, lambda batch, _: batch, gpu_kernel),
@@ -21,7 +21,8 @@ KERNELS = {
 def test_the_steps_that_are_timed(name):
     """Both schemes keep the same states: replay after a commit, the other one behind each row."""
     k, batch, accepted = 3, 2, 2
-    scheme = timing.Scheme((1, 1), batch, k, DEVICE, layers=1)
+    shapes = Shapes(H=1, HV=1, DK=128, DV=128, T=1 + k)
+    scheme = timing.Scheme(shapes, batch, DEVICE, layers=1)
     with torch.inference_mode():
         scheme.replay(KERNELS[name], accepted)()
         scheme.per_token(KERNELS[name], accepted)()

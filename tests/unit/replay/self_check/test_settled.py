@@ -77,15 +77,15 @@ def test_other_errors_leave_the_next_kernels_to_try(monkeypatch, vllm_log, error
 def test_all_ranks_refuse_if_one_of_them_has_lost_its_device(monkeypatch):
     mine = at_start.run(at_start.Kernels("k", cpu, True, cpu.prepare, at_start.cpu_kernel), SMALL, CPU)
     assert mine.ok
-    theirs = at_start.RankVerdict("k kernels: failed", ok=False, device_lost=True)
+    theirs = replace(mine, error="a fault", device_lost=True)
 
     def gather(found, own, group):
         found[:] = [own, [theirs]]
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     found = at_start.on_all_ranks([mine], SimpleNamespace(world_size=2, cpu_group=None))
-    assert [verdict.device_lost for verdict in found] == [False, True]
-    assert found[1].line == "rank 1: k kernels: failed"
+    assert [check.device_lost for check in found] == [False, True]
+    assert str(found[1]) == f"rank 1: k kernels, {SMALL}: failed with a fault"
 
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
