@@ -2,8 +2,7 @@
 """The only module that replaces names of vLLM's (and transformers') in a start; each docstring says why,
 and until when.
 
-`plugin` lists what the package adds or sets besides. Facts of single releases also stand where they
-matter, each next to the code that they explain.
+`plugin` lists what the package adds or sets besides.
 """
 
 from __future__ import annotations

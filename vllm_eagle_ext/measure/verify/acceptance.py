@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
-LEAST_LENGTH = 1.5  # of drafts of two tokens and more; below it steps seldom pay for their drafts
+LEAST_LENGTH = 1.5  # of K >= 2; below it drafting seldom pays
 LEAST_DRAFTS = 30
 MOST_DRAFTS = 800  # that the reference makes
 BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
