@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -22,6 +22,7 @@ from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.verify import run
 from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
+from vllm_eagle_ext.start.serve import as_decided
 
 if TYPE_CHECKING:
     from vllm_eagle_ext.start.check import CheckResult
@@ -159,7 +160,7 @@ def measure(
         SpeculativeConfigError: nothing was drafted.
     """
     option = question.option
-    request = run.fitted(request, checked, stage)
+    request = run.fitted(replace(request, engine=as_decided(request.engine, [checked])), stage)
     load = Load(request.prompts.ids, request.concurrency, request.max_tokens, ignore_eos=True)
     accepted = []
     for value in question.values:

@@ -47,13 +47,14 @@ def run_verify(request: VerifyRequest, folder: Path, stage: Stage) -> VerifyRepo
     """
     # The preflight, without an engine.
     checked = run_check(request.check)
+    request = replace(request, engine=as_decided(request.engine, [checked]))
     preflight = judge_preflight(checked)
     if checked.exit_code:
         names = (GREEDY, distribution.NAME, acceptance.REFERENCE, texts.STATES, acceptance.WORTH)
         refused = [not_applicable(name, f"the {PREFLIGHT} refuses the draft") for name in names]
         return _report(request, checked, [preflight, *refused])
     # The engines, one after the other.
-    request = fitted(request, checked, stage)
+    request = fitted(request, stage)
     greedy, judged_texts, sampled, states = _run_engines(request, checked, folder, stage)
     # The target's ids that the draft can say.
     case = checked.inspection.case
@@ -144,10 +145,9 @@ def _sampled(request: VerifyRequest, contexts: Sequence[list[int]]) -> Load:
     return Load(prompts, _AT_ONCE, length, temperature=1.0, ignore_eos=True)
 
 
-def fitted(request: VerifyRequest, checked: CheckResult, stage: Stage) -> VerifyRequest:
-    """Give the engine what a start decides, and a share of the free memory where none was given."""
-    decided = as_decided(request.engine, [checked])
-    engine, share = with_memory(decided, [request.target, request.check.draft])
+def fitted(request: VerifyRequest, stage: Stage) -> VerifyRequest:
+    """Give the engine a share of the free memory, where none was given."""
+    engine, share = with_memory(request.engine, [request.target, request.check.draft])
     if share is not None:
         with stage(share, None):
             pass
