@@ -154,8 +154,8 @@ def family_of(
 ) -> Family:
     """Return the draft's family, or the plainest of its drafter class where only the config is known.
 
-    A draft's depth and layer ids are read before its gate and flags. What they need of the family, all
-    families of a drafter class that differ in gate and flags have in common.
+    Depth and layer ids are read before gate and flags. What they need of the family is the same in all
+    families that differ only in these.
     """
     evidence = Evidence(
         architecture=published_architecture(flat),

@@ -182,8 +182,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             del self.mamba_aligned_state_indices
 
     def _lead_groups(self) -> CacheGroups:
-        """Begin a set of groups with this builder's as the first: vLLM builds it before those that share
-        its step."""
+        """Begin a set of groups with this builder's: vLLM builds it before those that share its step."""
         most_groups = len(self._recurrent_layers())
         self.led_groups = CacheGroups(most_groups, len(self.ones), self.ones.device, self.ops)
         self.group_numbers[self.led_groups] = self.led_groups.join(self.layer_names)
