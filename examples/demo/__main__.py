@@ -165,8 +165,8 @@ def main(
         turns = Turns(engines, max_tokens, ignore_eos=not pair.is_chat)
         serve(pair, turns, read, until, f"greedy, K={k}, {dtype}", out)
     serving = pair.serve.replace('"K"', str(k)).replace("DTYPE", dtype)
-    for line in (
-        f"Next, serve the same pair: {serving}",
+    console.print(f"Next, serve the same pair: {serving}", soft_wrap=True, markup=False, highlight=False)
+    for line in pair.is_chat * (
         "In another shell, ask it: .venv/bin/python -m examples.client --prompt 'Why is the sky blue?'",
         "To compare, serve it without --speculative-config. Ctrl-C ends it.",
     ):

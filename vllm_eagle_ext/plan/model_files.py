@@ -180,7 +180,7 @@ def _read_config(
     drafter = drafter_of(model.config, flat.get("model_type"))
     depth = text_config(target).get("num_hidden_layers")
     if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
-        with suppress(EagleExtError):  # a plan needs no weights, which are what tells
+        with suppress(EagleExtError):  # `read_draft` says what is wrong with them
             files = read_draft_files(model.name, **place)
             flat = own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)

@@ -149,7 +149,7 @@ def d2t_ascends(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
-    """Refuse a `t2d` that marks other target ids than `d2t` gives: row i of the head is i + d2t[i]."""
+    """Refuse a `t2d` that marks other target ids than `d2t` gives: i + d2t[i], or d2t[i], for row i."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     header = case.files.tensors.get("t2d")
     if header is None or kind is None or d2t is None:

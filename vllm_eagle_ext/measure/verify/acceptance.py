@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 WORTH, REFERENCE = "acceptance", "reference"
 LEAST_RATE = 0.2  # of the first position; drafts that fit the target reach twice that and more
-LEAST_LENGTH = 1.5  # of K >= 2; below it drafting seldom pays
+LEAST_LENGTH = 1.5  # of K >= 2; drafts that are read rightly reach it
 LEAST_DRAFTS = 30
 MOST_DRAFTS = 800  # that the reference makes
 BOUND, CERTAIN = 0.03, 4.0  # the second in standard errors
@@ -157,7 +157,7 @@ def judge_worth(
     lines = [
         f"{t.replace('_', ' ')}: {', '.join(row[:_MOST_COLUMNS])}" for t, row in rows.items() if row
     ]
-    likely = () if enough or off else (GATE, *LIKELY) if has_layouts else LIKELY
+    likely = () if enough or off else (GATE, *LIKELY) if has_layouts and not below else LIKELY
     return Check(WORTH, verdict, said, (*lines, *mapped, *below, *likely), figures)
 
 
@@ -192,7 +192,7 @@ def _judge_map(counted: Counter[int], ids: Collection[int]) -> tuple[list[str], 
         if is_likely and sum(gained) - sum(lost) > CERTAIN * sqrt(sum(gained) + sum(lost)):
             said.append(
                 f"with each target id {shift:+} it would have {share:.1%}: the map is off by one. "
-                f"Add {shift} to all of d2t, move t2d's rows likewise if there is one, keep lm_head"
+                f"Add {shift} to its target ids (d2t, and t2d likewise), keep lm_head"
             )
     return said, len(said) > 1
 
