@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import subprocess
-from importlib.metadata import PackageNotFoundError, files, requires
+from importlib.metadata import PackageNotFoundError, files, requires, version
 from pathlib import Path
 
 import kubernetes_validate
@@ -50,7 +50,9 @@ def test_pip_brings_the_image_s_vllm():
     assert f"brings vLLM {IMAGE.removesuffix('.0')}" in " ".join(
         (ROOT / "README.md").read_text().split()
     )
-    assert SERVER["image"].endswith(f":{IMAGE}")
+    tag = f"vllm-eagle-ext:{version('vllm-eagle-ext')}-vllm{IMAGE}"
+    assert SERVER["image"].endswith(f"/{tag}")
+    assert f"--tag {tag} " in DOCKERFILE.read_text()
 
 
 def test_vllm_says_the_symptoms_of_the_page():

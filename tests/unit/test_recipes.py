@@ -53,7 +53,7 @@ RECIPES = {
 
 def recipe(target: str) -> list[tuple[dict[str, str], list[str]]]:
     """The commands of the block that serves the target."""
-    shown = [block for page in (USAGE, GATED) for block in blocks("bash", page)]
+    shown = [block for page in (README, GATED) for block in blocks("bash", page)]
     block = next(b for b in shown if f"vllm serve {target} " in b)
     return [split(command) for command in commands(block)]
 
