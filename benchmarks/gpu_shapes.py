@@ -112,7 +112,7 @@ def main(
         pair, concurrency=concurrency, prompt_tokens=prompt_tokens, max_tokens=max_tokens,
         repeats=repeats, engine=json.loads(engine),
     )  # fmt: skip
-    line += ["--out", str(out / f"{scale}-{pair.name}")]
+    line += ["--result-dir", str(out / f"{scale}-{pair.name}")]
     print(" ".join(line), flush=True)
     raise SystemExit(subprocess.run(line, cwd=ROOT, check=False).returncode)
 

@@ -53,7 +53,7 @@ def run(bench: str, out: Path) -> int:
     shutil.rmtree(out, ignore_errors=True)
     engine = ENGINE | ({"enable_prefix_caching": False} if "hybrid_target" in bench else {})
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench", *bench.split()]
-    command += ["--engine", json.dumps(engine), "--out", str(out)]
+    command += ["--engine", json.dumps(engine), "--result-dir", str(out)]
     return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode
 
 

@@ -17,7 +17,7 @@ FIELDS = (
     "[Remedy]", "Can go when",
 )  # fmt: skip
 KINDS = {
-    "worked around": "The package serves correctly what stock vLLM does not.",
+    "worked around": "The package serves these correctly.",
     "refused beforehand": "Refused before weights are loaded; stock vLLM fails later, or goes on.",
     "explains an observation": "The package does nothing about these.",
 }

@@ -28,7 +28,8 @@ def started(out: Path, *arguments: str, draft: Path = TINY / "postnorm") -> tupl
     """The command, and its environment."""
     command = [str(Path(sys.executable).parent / "vllm-eagle"), "bench"]
     command += [str(draft), "--target", str(TINY / "target"), "--prompts", str(TINY / "prompts.jsonl")]
-    command += ["--no-chat-template", "--engine", json.dumps(ENGINE), "--out", str(out), *arguments]
+    command += ["--no-chat-template", "--engine", json.dumps(ENGINE), *arguments]
+    command += ["--result-dir", str(out)]
     if "--schedule" not in arguments:
         command += ["-k", "4", "--ignore-eos", "--max-tokens", "32"]
         command += [] if "--rounds" in arguments else ["--rounds", "1"]
@@ -139,7 +140,7 @@ def as_a_user(command: str, out: Path) -> Path:
     del environment["VLLM_CPU_KVCACHE_SPACE"]
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     result = subprocess.run(
-        ["sh", "-c", f"{command.strip()} --out {out}"], cwd=ROOT, env=environment,
+        ["sh", "-c", f"{command.strip()} --result-dir {out}"], cwd=ROOT, env=environment,
         capture_output=True, text=True, timeout=3600, check=False,
     )  # fmt: skip
     print(result.stdout)

@@ -54,7 +54,7 @@ def bench(
     surface_only: parameters.SurfaceOnly = False,
     adaptive: parameters.Adaptive = False,
     as_json: parameters.AsJson = False,
-    out: parameters.Out = None,
+    result_dir: parameters.ResultDir = None,
 ) -> None:
     """Measure drafts against no draft, or find the K that pays.
 
@@ -73,7 +73,7 @@ def bench(
     # What was typed becomes a request.
     request = _typed_request(context)
     # Measure; with --json only the report goes to standard output.
-    path = out or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
+    path = result_dir or Path(f"bench-{datetime.now():%Y%m%d-%H%M%S}")
     try:
         report = run_bench(request, path, sys.argv[1:], console(stderr=as_json))
     except EagleExtError as error:

@@ -187,7 +187,7 @@ Synthetic = Annotated[
     typer.Option(help="Force an acceptance length, as 3.2, or rates per position, as 0.8,0.6,0.5."),
 ]
 Dummy = Annotated[bool, typer.Option("--dummy", help="Give the target random weights.")]
-Out = Annotated[
+ResultDir = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Write results to this new folder. Default: bench-<time>."),
 ]

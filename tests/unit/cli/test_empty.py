@@ -19,7 +19,7 @@ from vllm_eagle_ext.cli import app
         (["plan", "--target", "", "--gpu-mem", "80"], "--target"),
         (["plan", "", "--target", "target"], "plan"),
         (["verify", "draft", "", "--target", "target"], "draft"),
-        (["bench", "draft", "--target", "target", "--out", ""], "--out"),
+        (["bench", "draft", "--target", "target", "--result-dir", ""], "--result-dir"),
         (["bench", "", "--target", "target"], "bench"),
         (["vocabulary", "draft", "--target", "target", "--out", ""], "--out"),
     ],

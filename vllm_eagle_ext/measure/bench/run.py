@@ -68,12 +68,12 @@ def require_new(path: Path) -> None:
     """
     if (path / REPORT).exists():
         raise SpeculativeConfigError(
-            field="--out", value=str(path), allowed=f"a folder without a {REPORT}",
+            field="--result-dir", value=str(path), allowed=f"a folder without a {REPORT}",
             remedy="name another folder, or remove it",
         )  # fmt: skip
     with suppress(OSError):  # what cannot be made cannot be written to
         path.mkdir(parents=True, exist_ok=True)
-    require_writable(path / REPORT)
+    require_writable(path / REPORT, "--result-dir")
 
 
 def measure(runner: Runner, path: Path, context: Context) -> Report:

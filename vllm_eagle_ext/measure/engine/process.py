@@ -239,8 +239,10 @@ def _end_with_killed() -> None:
         for sentinel in connection.wait(children):
             child = children.pop(sentinel)  # type: ignore[arg-type]
             child.join()
-            if child.exitcode == -signal.SIGKILL:
-                sys.stderr.write(f"process {child.name} died (exit code: {child.exitcode})\n")
+            while (code := child.exitcode) is None:  # vLLM's own thread has just reaped it
+                time.sleep(0.01)
+            if code < 0 and code != -signal.SIGTERM:  # by which vLLM ends its children
+                sys.stderr.write(f"RuntimeError: process {child.name} died (exit code: {code})\n")
                 os._exit(1)
 
 

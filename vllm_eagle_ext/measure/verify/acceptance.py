@@ -123,6 +123,11 @@ class Paired:
         }  # fmt: skip
 
 
+def is_enough(rates: Sequence[float]) -> bool:
+    """Return whether rates per position are those of a draft that is read rightly."""
+    return rates[0] >= LEAST_RATE and (1 + sum(rates) >= LEAST_LENGTH or len(rates) == 1)
+
+
 def judge_worth(
     measured: Measured, categories: Sequence[str | None] = (), ids: Collection[int] = (), *,
     has_layouts: bool = False,
@@ -139,7 +144,7 @@ def judge_worth(
     # Whether it is worth it, by how often tokens are accepted, by chance, and by the vocabulary's map.
     rates = [count / measured.drafts for count in measured.accepted]
     length = 1 + sum(rates)
-    enough = rates[0] >= LEAST_RATE and (length >= LEAST_LENGTH or len(rates) == 1)
+    enough = is_enough(rates)
     said = (
         f"{length:.2f} tokens per step; accepted per position {_row(rates)} of {measured.drafts} drafts."
     )

@@ -20,7 +20,7 @@ from vllm_eagle_ext.draft.attention import GateLayout
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedDraftError
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.verify import run
-from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, LEAST_RATE
+from vllm_eagle_ext.measure.verify.acceptance import CERTAIN, is_enough
 from vllm_eagle_ext.measure.verify.request import VerifyRequest, drafted_arguments
 from vllm_eagle_ext.start.serve import as_decided
 
@@ -106,7 +106,7 @@ class Comparison:
     @property
     def is_low(self) -> bool:
         """Return whether even the better reading drafts badly, for another reason."""
-        return max(reading.rates[0] for reading in self.measured) < LEAST_RATE
+        return not any(is_enough(reading.rates) for reading in self.measured)
 
     def to_json(self) -> dict[str, Any]:
         at, best = self.question.position, self.best

@@ -114,14 +114,14 @@ def print_answer(answer: Comparison, console: Console) -> None:
     console.print(table)
     if at:
         console.print(f"Before position {at + 1} both draft the same tokens.")
+    if answer.is_low:
+        console.print("Both are low: something else is wrong as well, see `vllm-eagle check`.")
     if (best := answer.best) is None:
         console.print(
             f"Too close to tell: less than {CERTAIN:g} standard errors apart. Use a larger "
             "--num-prompts or a larger --max-tokens."
         )
         return
-    if answer.is_low:
-        console.print("Both are low: something else is wrong as well, see `vllm-eagle check`.")
     served = json.dumps({KEY: {**answer.options, option: best.value}})
     said = (
         f"{option} {json.dumps(best.value)} is right. State it in config.json, or serve with "

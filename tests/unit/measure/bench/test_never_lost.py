@@ -91,10 +91,10 @@ def test_a_report_is_written_where_tables_cannot_be_printed(tmp_path):
 def test_an_out_that_cannot_be_is_refused_before_engines_start(tmp_path, out):
     (tmp_path / "file").write_text("")
     out = str(tmp_path / out)
-    words = ["bench", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--out", out]
+    words = ["bench", str(TINY / "postnorm"), "--target", str(TINY / "target"), "--result-dir", out]
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"--out is '{out}/{REPORT}'" in result.stderr
+    assert f"--result-dir is '{out}/{REPORT}'" in result.stderr
     assert "What to do: " in result.stderr
 
 

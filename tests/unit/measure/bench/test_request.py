@@ -167,7 +167,7 @@ def test_options_that_cannot_be_read(arguments, said):
 
 def test_a_folder_that_holds_a_report_is_kept(tmp_path):
     (tmp_path / "report.json").write_text("{}")
-    given = ["bench", REQUEST["drafts"][0], "--target", REQUEST["target"], "--out", str(tmp_path)]
+    given = ["bench", REQUEST["drafts"][0], "--target", REQUEST["target"], "--result-dir", str(tmp_path)]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 2
     assert "a folder without a report.json" in result.stderr

@@ -11,24 +11,40 @@ import pytest
 from tests.support.engine import ROOT
 
 PROGRAM = """
-import multiprocessing, os, signal, time
+import multiprocessing, os, signal, threading, time
 from vllm_eagle_ext.measure.engine.process import _end_with_killed
 
 child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), name="EngineCore")
 child.start()
-os.kill(child.pid, signal.{signal})
+
+def end():
+    os.kill(child.pid, signal.{signal})
+    {more}
+
+threading.Timer(0.3, end).start()
 _end_with_killed()
+"""
+# Another thread in Popen.poll(), as vLLM's: between the system's answer and the status that it keeps.
+REAPED = """
+    _, status = os.waitpid(child.pid, 0)
+    time.sleep(0.5)
+    child._popen.returncode = os.waitstatus_to_exitcode(status)
 """
 
 
 @pytest.mark.parametrize(
-    ("name", "status", "said"),
-    [("SIGKILL", 1, "process EngineCore died (exit code: -9)\n"), ("SIGTERM", 0, "")],
+    ("name", "more", "status", "said"),
+    [
+        ("SIGKILL", "", 1, "RuntimeError: process EngineCore died (exit code: -9)\n"),
+        ("SIGKILL", REAPED, 1, "RuntimeError: process EngineCore died (exit code: -9)\n"),
+        ("SIGSEGV", "", 1, "RuntimeError: process EngineCore died (exit code: -11)\n"),
+        ("SIGTERM", "", 0, ""),
+    ],
 )
-def test_only_a_killed_child_ends_it(name, status, said):
+def test_only_a_killed_child_ends_it(name, more, status, said):
     """vLLM itself ends its children with SIGTERM."""
     result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(signal=name)], capture_output=True, text=True,
+        [sys.executable, "-c", PROGRAM.format(signal=name, more=more)], capture_output=True, text=True,
         check=False, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (status, said)

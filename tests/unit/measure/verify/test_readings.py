@@ -67,6 +67,17 @@ def test_the_feedback_is_told_by_the_second_token(normed, raw, expected):
     assert answer.to_json()["position"] == 2
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "low"),
+    [(150, 20, False), (90, 20, False), (60, 20, True), (0, 0, True)],  # of 200: lengths 2.1, 1.7, 1.4
+)
+def test_low_is_as_verify_has_it(first, second, low, capsys):
+    """Also where the two are too close to tell."""
+    answer = layouts(first, second)
+    print_answer(answer, Console(width=120))
+    assert (answer.is_low, "Both are low" in capsys.readouterr().out) == (low, low)
+
+
 def test_a_share_and_its_error():
     row = Acceptance(True, 1000, (500, 400, 1))
     assert row.share(0) == 0.5
