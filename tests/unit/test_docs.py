@@ -1,5 +1,4 @@
-"""The pages name what there is: rules, tests and commands of figures, links, make targets; the README's
-picture and log line are computed."""
+"""The pages name what there is: options, and tests and commands of figures."""
 
 from __future__ import annotations
 
@@ -11,38 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.engine import ROOT
-from vllm_eagle_ext.draft.rules import every_rule
 from vllm_eagle_ext.options import Options
 
-DRAFTS, EVIDENCE = (ROOT / page for page in ("docs/drafts.md", "docs/dev/evidence.md"))
+EVIDENCE = ROOT / "docs/dev/evidence.md"
 TARGETS = set(re.findall(r"^([a-z][\w.-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-SEVERITIES = {  # by the headings of their tables
-    "Errors": "error", "Errors that can run": "error, can run", "Warnings": "warning", "Notes": "note",
-}  # fmt: skip
-
-
-def test_every_rule_has_its_row():
-    sections = re.findall(r"^### ([^\n]+)\n(.*?)(?=^##)", DRAFTS.read_text(), re.MULTILINE | re.DOTALL)
-    rows = [
-        (rule, SEVERITIES[title])
-        for title, body in sections
-        if title in SEVERITIES
-        for rule in re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)
-    ]
-    expected = {}
-    for rule in every_rule():
-        can_run = ", can run" if rule.severity == "error" and rule.can_run else ""
-        expected[rule.name] = rule.severity.value + can_run
-    # Those without which nothing else can be said are no functions of one case.
-    early = {"config_is_well_formed": "error", "aux_layer_ids_exist": "error"}
-    early["target_is_the_drafts_own"] = "error"
-    assert sorted(rows) == sorted((expected | early).items())
 
 
 def test_every_option_has_its_row():

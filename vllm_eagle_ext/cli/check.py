@@ -109,22 +109,22 @@ def rule(name: Annotated[str, typer.Argument(help="Name a rule as `check` prints
     Exits with 0, and with 2 if no rule has the name.
     """
     from vllm_eagle_ext.draft.registry import families
-    from vllm_eagle_ext.draft.rules import every_rule, rules_for
-    from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
+    from vllm_eagle_ext.draft.rules import rules_for
+    from vllm_eagle_ext.start.rules import printed_rules
 
-    rules = {each.name: each for each in (*every_rule(), *ENGINE_RULES, *UNTESTED_RULES)}
+    rules = printed_rules()
     if name not in rules:
         close = get_close_matches(name, rules)
         fail(f"No rule is called {shown(name)}." + (f" Close: {', '.join(close)}." if close else ""))
     named, out = rules[name], console()
-    raised = f", a start raises {named.error.__name__}" if named.severity == "error" else ""
+    error = named.error.__name__ if named.error else "vLLM's own error"
+    raised = f", a start raises {error}" if named.severity == "error" else ""
     relaxed = "; `strict: false` makes it a warning" if raised and named.can_run else ""
     out.print(f"{name}: {named.severity}{raised}{relaxed}")
     if named.of is not None:
         titles = [family.title for family in families().values() if named in rules_for(family)]
         out.print(f"For {', '.join(titles)}.")
-    words = getdoc(named.check) or f"{name.replace('_', ' ').capitalize()}."
-    for line in ("", *words.split("\n")):
+    for line in ("", *(getdoc(named.check) or "").split("\n")):
         out.print(line)
 
 

@@ -63,7 +63,7 @@ class Finding:
     problem: Problem
     can_run: bool  # an engine would start with it; `strict: false` lets it
     follows_from: str | None = None  # the rule whose error it is a consequence of
-    error: type[EagleExtError] = UnsupportedDraftError  # that a start raises
+    error: type[EagleExtError] | None = UnsupportedDraftError  # that a start raises
 
 
 def contradictions(
@@ -94,7 +94,7 @@ class Rule:
     severity: Severity
     can_run: bool
     of: str | None  # the kind of families that it is for; None: all
-    error: type[EagleExtError]
+    error: type[EagleExtError] | None
     check: Check
 
     @cached_property
@@ -129,14 +129,14 @@ def apply_rules(rules: Iterable[Rule], **subjects: Any) -> list[Finding]:
 
 def rule(
     severity: Severity, *, can_run: bool = False, of: str | None = None,
-    error: type[EagleExtError] = UnsupportedDraftError,
+    error: type[EagleExtError] | None = UnsupportedDraftError,
 ) -> Callable[[Check], Rule]:  # fmt: skip
     """Make a rule of a function `(subjects) -> problems`; its name is the function's.
 
     Args:
         can_run: an engine would start in spite of the error.
         of: the kind of families that it is for, a key of `rules.KINDS`; None for all.
-        error: that a start raises.
+        error: that a start raises; None: vLLM's.
     """
 
     def make(check: Check) -> Rule:

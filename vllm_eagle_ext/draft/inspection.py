@@ -21,7 +21,12 @@ from vllm_eagle_ext.draft.read_spec import (
 )
 from vllm_eagle_ext.draft.registry import drafter_of
 from vllm_eagle_ext.draft.rules import EARLY_RULES, rules_for
-from vllm_eagle_ext.draft.rules.early import DraftClaim
+from vllm_eagle_ext.draft.rules.early import (
+    DraftClaim,
+    aux_layer_ids_exist,
+    config_is_well_formed,
+    target_is_the_drafts_own,
+)
 from vllm_eagle_ext.draft.silent_keys import without_nulls
 from vllm_eagle_ext.draft.spec import NO_AUX_LAYERS, AuxLayers, Case, DraftRequest, DraftSpec, Override
 from vllm_eagle_ext.draft.target_facts import TargetFacts
@@ -83,10 +88,10 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     # A published config has them in one level; speculators' nests them, and is validated as it is.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
     if isinstance(config, list):
-        return Inspection(None, _errors("config_is_well_formed", config))
+        return Inspection(None, tuple(apply_rules((config_is_well_formed,), wrong_values=config)))
     aux_layers = _aux_layers(flat, drafter, target, options.aux_layers)
     if isinstance(aux_layers, list):
-        ids, errors = aux_layers[0].value, _errors("aux_layer_ids_exist", aux_layers)
+        ids, errors = aux_layers[0].value, apply_rules((aux_layer_ids_exist,), wrong_ids=aux_layers)
         is_list = isinstance(ids, list) and all(type(layer) is int for layer in ids)
         layer_ids: Any = ids if is_list else []  # had its target so many
         return Inspection(None, mark_consequences(errors, files.model, config, target, layer_ids))
@@ -123,12 +128,6 @@ def _aux_layers(
     )
 
 
-def _errors(name: str, problems: Iterable[Problem]) -> tuple[Finding, ...]:
-    """Return the findings of a rule without which nothing else can be said."""
-    return tuple(Finding(name, Severity.ERROR, problem, False) for problem in problems)
-
-
-ANOTHER_TARGET = "target_is_the_drafts_own"
 # Errors that a wrong target by itself may cause; without one of them a draft is not called another's.
 _OF_THE_PAIR = frozenset(
     {
@@ -170,18 +169,11 @@ def mark_consequences(
     """
     errors = [finding for finding in findings if finding.severity == Severity.ERROR]
     of_the_pair = [finding for finding in errors if finding.rule in _OF_THE_PAIR]
-    signs = list(_signs(config, target, layer_ids))
-    if of_the_pair and len(signs) > 1:
+    signs = list(_signs(config, target, layer_ids)) if of_the_pair else []
+    if cause := next(iter(apply_rules((target_is_the_drafts_own,), model=model, signs=signs)), None):
         can_run = all(finding.can_run for finding in of_the_pair)
-        problem = Problem(
-            field=f"target of the draft {model!r}", value="probably another one",
-            allowed=f"the target that the draft was trained for. Its config.json expects "
-            f"{', '.join(signs)}",
-            remedy="name that target, or a draft that was trained for this one",
-        )  # fmt: skip
-        cause = Finding(ANOTHER_TARGET, Severity.ERROR, problem, can_run)
-        causes = {ANOTHER_TARGET: {finding.rule for finding in errors}}
-        return (cause, *_marked(findings, causes))
+        causes = {cause.rule: {finding.rule for finding in errors}}
+        return (replace(cause, can_run=can_run), *_marked(findings, causes))
     rules = {finding.rule for finding in errors}
     return _marked(findings, {rule: follow for rule, follow in CONSEQUENCES.items() if rule in rules})
 

@@ -80,7 +80,7 @@ def judge(rules: Iterable[Rule], options: Options, **subjects: Any) -> None:
 
 
 def _error(finding: Finding, more: Sequence[str]) -> EagleExtError:
-    first, kind = finding.problem, finding.error
+    first, kind = finding.problem, finding.error or UnsupportedDraftError
     of_the_request = first.field.startswith(("speculative_config", "num_speculative_tokens"))
     if kind is UnsupportedDraftError and of_the_request:
         kind = SpeculativeConfigError

@@ -9,12 +9,12 @@ from contextlib import suppress
 from traceback import walk_tb
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Finding, Problem, Severity
+from vllm_eagle_ext.draft.findings import Finding, Problem, apply_rules
 from vllm_eagle_ext.draft.silent_keys import edit
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.printable import printable
+from vllm_eagle_ext.start.rules import refused_at_start, vllm_says
 
-RULE = "vllm_says"
 # Keys of the speculative config as other engines and older releases call them.
 ALSO_CALLED = {
     "num_steps": "num_speculative_tokens", "k": "num_speculative_tokens", "draft_model": "model",
@@ -42,7 +42,7 @@ def finding_of(
     """
     if isinstance(error, EagleExtError):
         own = Problem(field=error.field, value=error.value, allowed=error.allowed, remedy=error.remedy)
-        return Finding("refused_at_start", Severity.ERROR, own, False)
+        return apply_rules((refused_at_start,), problem=own)[0]
     words, keys = words_of(error)
     field, value, remedy = _place(error, draft, target), "refused by vLLM", _ANY_FILE
     if key := next((key for key in keys if key in speculative), None):
@@ -55,7 +55,7 @@ def finding_of(
     if "MTP" in words:
         remedy = "write another model_type in the draft's config.json: vLLM takes it for a target's"
     problem = Problem(field=field, value=value, allowed=f"vLLM says: {words}", remedy=remedy)
-    return Finding(RULE, Severity.ERROR, problem, False)
+    return apply_rules((vllm_says,), problem=problem)[0]
 
 
 def _place(error: BaseException, draft: str, target: str) -> str:

@@ -19,6 +19,7 @@ SCALE = "feature_scale"
 
 @rule(Severity.ERROR)
 def feature_scale_is_positive(case: Case) -> Iterable[Problem]:
+    """`feature_scale` is a number above 0."""
     scale = case.flat.get(SCALE)
     if not isinstance(scale, float) or scale <= 0:
         yield Problem(

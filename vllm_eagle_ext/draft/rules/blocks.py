@@ -18,7 +18,7 @@ from vllm_eagle_ext.draft.spec import Case
 
 @rule(Severity.ERROR, can_run=True, of="block")
 def k_is_within_the_block(case: Case) -> Iterable[Problem]:
-    """Refuse more tokens than a block drafts, which vLLM does not check.
+    """K is below the block size; DSpark may equal it.
 
     The first position of a block holds the last sampled token, unless the draft samples from it.
     """
@@ -37,6 +37,7 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="block")
 def block_size_is_stated(case: Case) -> Iterable[Problem]:
+    """`block_size` is stated."""
     if case.spec.block_size is None:
         yield key_problem(
             "block_size",
@@ -49,6 +50,7 @@ def block_size_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="block")
 def block_size_is_consistent(case: Case) -> Iterable[Problem]:
+    """`block_size` has one value everywhere, at least 2."""
     config = case.config
     places = {
         "at top level": config.block_size,
@@ -65,6 +67,7 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="parallel")
 def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
+    """`mask_token_id` is stated and in the vocabulary."""
     token, size = case.spec.mask_token_id, case.target.rows
     if case.spec.embeddings == "own":
         size = case.target.vocab_size
@@ -86,6 +89,7 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="block")
 def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
+    """`mask_token_id` has one value everywhere."""
     config = case.config
     places = {
         "mask_token_id at top level": config.mask_token_id,
@@ -97,6 +101,7 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dflash")
 def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
+    """DFlash: `sample_from_anchor` is unset."""
     if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
         yield key_problem(
             "sample_from_anchor",
@@ -108,6 +113,7 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="block")
 def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
+    """`use_aux_hidden_state` is not false."""
     stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
     if False in stated:
         yield key_problem(
@@ -121,10 +127,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="block")
 def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
-    """Warn of a draft that reads the target's final state.
-
-    Hugging Face's last hidden state is the normalised one, and some trainers take it from there.
-    """
+    """No aux layer is the target's final state. Some trainers take it normalised."""
     n = case.target.num_layers
     if n in case.spec.aux_layers.layer_ids:
         yield Problem(
@@ -138,6 +141,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="parallel_drafting")
 def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
+    """P-EAGLE needs `parallel_drafting`."""
     if case.request.parallel_drafting is False:
         yield Problem(
             field="speculative_config.parallel_drafting",
@@ -149,7 +153,7 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="block")
 def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
-    """Warn of a target that scales its embeddings where the draft states no factor.
+    """`input_embedding_scale` exists for Gemma, Granite, MiniCPM.
 
     vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains on
     what that class returns; speculators trains on the rows of the table.

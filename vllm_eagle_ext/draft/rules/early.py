@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,38 @@ def _prefixes() -> dict[str, str]:
     return {each.method: each.prefix for each in drafters() if not each.is_vllms}
 
 
+# `inspection` applies these three to what it found out.
+@rule(Severity.ERROR)
+def config_is_well_formed(wrong_values: Sequence[Problem]) -> Iterable[Problem]:
+    """Sizes are there, valid and consistent."""
+    return wrong_values
+
+
+@rule(Severity.ERROR)
+def aux_layer_ids_exist(wrong_ids: Sequence[Problem]) -> Iterable[Problem]:
+    """Aux layer ids name different layers of the target."""
+    return wrong_ids
+
+
+@rule(Severity.ERROR)
+def target_is_the_drafts_own(model: str, signs: Sequence[str]) -> Iterable[Problem]:
+    """At most one of hidden size, vocabulary and depth differs from the target's.
+
+    Where a start would go on, `strict: false` makes it a warning.
+    """
+    if len(signs) > 1:
+        yield Problem(
+            field=f"target of the draft {model!r}",
+            value="probably another one",
+            allowed=f"the target that the draft was trained for. Its config.json expects "
+            f"{', '.join(signs)}",
+            remedy="name that target, or a draft that was trained for this one",
+        )
+
+
 @rule(Severity.ERROR)
 def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse a config with a `speculators_config`, but no type: vLLM takes it for one of that format."""
+    """A config with `speculators_config` has `speculators_model_type`."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
         *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
         yield key_problem(
@@ -103,6 +132,7 @@ def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
+    """`architectures` names one that a drafter serves."""
     if draft.is_eagle_1:
         allowed = "what its tensors are"
         yield key_problem("architectures", draft.architecture, allowed=allowed, remedy=EAGLE_1)
@@ -148,10 +178,7 @@ def _why_not_this_name(name: str, files: DraftFiles) -> str:
 
 @rule(Severity.ERROR)
 def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse a DSpark draft whose model type vLLM does not read as a draft's.
-
-    vLLM goes by the model type, and would look for the weights among those of the target.
-    """
+    """Outside DeepSeek-V4 `DSparkDraftModel` needs `model_type: "qwen3"`."""
     model_type = draft.files.config.get("model_type")
     is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
     if is_named_so and draft.drafter is None and str(model_type) not in IN_TARGETS_OF:
@@ -166,7 +193,7 @@ def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse DeepSeek's own types, which are found in drafts; of others the start's error is enough."""
+    """`model_type` is none of DeepSeek's."""
     model_type = draft.files.config.get("model_type")
     if draft.speculators_type is not None and model_type in (None, "speculators"):
         model_type = draft.flat.get("model_type")  # of the layer
@@ -182,10 +209,7 @@ def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse a method that is not the architecture's.
-
-    Without a method vLLM goes by words in the draft's path, and falls back to draft_model.
-    """
+    """`method` is that of the draft's architecture."""
     wanted, given = draft.drafter and draft.drafter.method, draft.request.method
     if wanted is None or given is None or given == wanted or draft.is_eagle_1:
         return
@@ -201,7 +225,7 @@ def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=OptionsError)
 def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Iterable[Problem]:
-    """Refuse the option for a draft that plain vLLM loads, which would not follow it."""
+    """The option `draft_vocabulary` is for drafts that this package serves."""
     if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
         yield Problem(
             field=OPTION,

@@ -23,10 +23,7 @@ _WITHOUT_ROWS = (
 
 @rule(Severity.ERROR)
 def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
-    """Refuse a flag that contradicts the rows of the weights.
-
-    The flag is optional, because the rows tell.
-    """
+    """`attn_output_gate` fits the weights. It may be left out."""
     stated, gate = case.config.attn_output_gate, case.spec.gate
     if stated is not None and stated != (gate is not None):
         found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
@@ -41,7 +38,7 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
-    """Refuse a tensor that is called a gate but is none: it would be dropped."""
+    """A gate has rows per element or head. Another would be dropped."""
     heads = case.spec.heads
     for name, header in case.files.tensors.items():
         module, _, _ = name.rpartition(".")
@@ -59,10 +56,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
-    """Warn of a gate in q_proj whose layout is assumed.
-
-    Shapes cannot tell the layouts apart, and with the wrong one few tokens are accepted.
-    """
+    """The layout of a gate in `q_proj` is stated; interleaved is assumed. Shapes cannot tell."""
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
         yield key_problem(
@@ -77,6 +71,7 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gate_layouts_agree(case: Case) -> Iterable[Problem]:
+    """`gate_layout` has one value everywhere."""
     nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
     yield from contradictions(
         {"at top level": case.config.gate_layout, "in eagle_config": nested},
@@ -88,10 +83,7 @@ def gate_layouts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
-    """Refuse gated rows whose quantisation does not allow moving them.
-
-    Query and gate are rearranged while they are loaded.
-    """
+    """Scales can move with gate rows. These are rearranged as they load."""
     gate, heads = case.spec.gate, case.spec.heads
     if gate is None:
         return

@@ -108,7 +108,7 @@ def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 @rule(Severity.ERROR, can_run=True)
 def keys_are_computed(case: Case) -> Iterable[Problem]:
-    """Refuse keys that no drafter computes with: vLLM's drafters ignore what they do not know."""
+    """A drafter computes every key. vLLM's ignore what they do not know."""
     own = case.spec.family.own_keys
     of_others = {key: effect for key, effect in own_keys().items() if key not in own}
     uncomputed = {**UNCOMPUTED, **of_others}
@@ -132,6 +132,7 @@ def keys_are_computed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def rope_is_computed(case: Case) -> Iterable[Problem]:
+    """vLLM computes the rope."""
     if case.spec.rope.kind not in COMPUTED_KINDS:
         yield key_problem(
             "rope_type",
@@ -177,6 +178,7 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
 
 @rule(Severity.WARNING)
 def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
+    """No unknown key looks mathematical."""
     for place, value in unknown_keys(case.flat):
         yield key_problem(
             place,

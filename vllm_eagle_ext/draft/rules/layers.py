@@ -23,6 +23,7 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
+    """The option `draft_window` excludes MLA, vLLM's classes, mixed causality and other windows."""
     asked, served, spec = case.request.options.draft_window, case.request.max_model_len, case.spec
     if asked is None:
         return
@@ -64,6 +65,7 @@ def _rope_table(rope: Rope) -> int | None:
 
 @rule(Severity.ERROR)
 def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
+    """`draft_window` exceeds 1 + K."""
     window, k = case.spec.draft_window, case.request.k
     if window is not None and k is not None and window <= k + 1:
         yield _refused(
@@ -73,6 +75,7 @@ def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def draft_window_is_used(case: Case) -> Iterable[Problem]:
+    """`draft_window` changes a layer."""
     option, spec = case.request.options.draft_window, case.spec
     if option is None or spec.draft_window is not None:
         return
@@ -87,6 +90,7 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="eagle3")
 def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
+    """The config names the aux layers."""
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
         yield key_problem(
@@ -99,7 +103,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="eagle3")
 def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
-    """Warn of ids that equal EAGLE-3's default aux layers, but are read as names of outputs."""
+    """Nested aux layer ids, read as outputs, differ from EAGLE-3's default inputs."""
     layers = case.spec.aux_layers
     default = default_layer_ids(case.target.num_layers)
     if layers.published_ids == default and layers.layer_ids != default and "option" not in layers.rule:
@@ -114,10 +118,7 @@ def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Warn of an order of aux layers that is not certain.
-
-    Trainers that write the same key differ in where they take the states from.
-    """
+    """Aux layer ids ascend, or the order of `fc` is known. Trainers differ under the same key."""
     layers = case.spec.aux_layers
     blocks = layers.blocks
     if blocks and blocks.doubt:
@@ -139,6 +140,7 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
+    """`num_aux_hidden_states` and `num_aux_layers` count the aux layers."""
     count = len(case.spec.aux_layers.layer_ids)
     for key in ("num_aux_hidden_states", "num_aux_layers"):
         stated = getattr(case.config, key)

@@ -12,6 +12,7 @@ from vllm_eagle_ext.draft.spec import Case
 
 @rule(Severity.ERROR, can_run=True, of="eagle3")
 def flags_agree(case: Case) -> Iterable[Problem]:
+    """A flag has one value everywhere."""
     flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
     for name, flag in flags.items():
         if flag.is_contradictory:
@@ -25,7 +26,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True, of="eagle3")
 def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
-    """Refuse both norms at once: vLLM would apply both, but no draft is trained with both."""
+    """`fc_norm` excludes `norm_before_fc`. vLLM would apply both; no draft is trained so."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
         yield key_problem(
             "fc_norm and norm_before_fc",
@@ -37,7 +38,7 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="latent attention")
 def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
-    """Refuse norm_before_fc in an MLA draft: vLLM's DeepSeek drafter ignores the flag."""
+    """MLA excludes `norm_before_fc`. vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
         yield key_problem(
             "norm_before_fc",
@@ -49,7 +50,7 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="eagle3")
 def norms_need_aux_states(case: Case) -> Iterable[Problem]:
-    """Refuse norms before fc in a draft that has no fc."""
+    """Norms before `fc` need `fc`."""
     stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
     if stated and not case.spec.fuses_aux_states:
         yield key_problem(
@@ -62,7 +63,7 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="eagle3")
 def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
-    """Refuse anything but one norm per aux layer, and any norm without the flag."""
+    """Each aux layer has `fc_norm.k` with the flag, none without."""
     if not case.has_tensors:
         return
     found = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
@@ -80,10 +81,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="eagle3")
 def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
-    """Refuse an input norm without its flag, or the flag without the norm.
-
-    vLLM drops the weight without the flag, and leaves the norm at ones without the weight.
-    """
+    """`input_norm` exists exactly with `norm_before_fc`. vLLM drops it, or leaves it at ones."""
     present = "input_norm.weight" in case.files.tensors
     if case.has_tensors and present != case.spec.norm_before_fc.value:
         yield key_problem(
@@ -96,10 +94,10 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="autoregressive")
 def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Warn of a norm_output that may mean something else.
+    """`norm_output` equals `fc_norm`; no old SpecForge wrote it.
 
-    speculators' flag says what is fed back. SpecForge's says so since September 2026. Before, true was
-    the norm before the head, with the raw state fed back, and false was no norm there at all.
+    speculators' flag says what is fed back, SpecForge's since September 2026. Before, true was the norm
+    before the head, with the raw state fed back, and false was no norm there at all.
     """
     spec, flag = case.spec, case.spec.norm_output
     if spec.format == "speculators" or flag.source.startswith("option"):
@@ -125,6 +123,7 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="autoregressive")
 def head_is_normed(case: Case) -> Iterable[Problem]:
+    """No old SpecForge wrote `norm_output: false`."""
     flag = case.spec.norm_output
     if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
         yield key_problem(
@@ -161,6 +160,7 @@ def may_be_of_older_specforge(case: Case) -> bool:
 
 @rule(Severity.WARNING, of="eagle3")
 def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
+    """speculators drafts state `norm_before_residual`."""
     if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
         yield key_problem(
             "norm_before_residual",

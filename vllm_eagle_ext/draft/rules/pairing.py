@@ -15,10 +15,7 @@ MOST_POSITIONS = 2**22
 
 @rule(Severity.ERROR)
 def target_width_fits(case: Case) -> Iterable[Problem]:
-    """Refuse a target of another width than the states that the draft reads.
-
-    Without `target_hidden_size` the draft's own width is the width of these states.
-    """
+    """The draft reads the target's width. Without `target_hidden_size` it is the draft's own."""
     key = "target_hidden_size"
     stated = case.config.target_hidden_size
     # The speculators format writes null for "the target's".
@@ -48,10 +45,7 @@ def _fc_is_of_the_targets_width(case: Case) -> bool:
 
 @rule(Severity.ERROR, can_run=True)
 def target_depth_fits(case: Case) -> Iterable[Problem]:
-    """Refuse a target of another depth than the config states.
-
-    z-lab names the target's layers; TorchSpec counts the captured ones under the same key.
-    """
+    """`num_target_layers` is the target's depth, or TorchSpec's count of aux layers."""
     n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
         stated = getattr(case.config, key)
@@ -78,7 +72,7 @@ def _is_padding(case: Case) -> bool:
 
 @rule(Severity.ERROR, can_run=True)
 def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
-    """Refuse a draft of fewer tokens than its target's tables have rows, if the rest is no padding."""
+    """A `vocab_size` below the rows of the target's tables leaves out only padding."""
     known, tokens = case.target.vocab_size, count_tokens(case.target.folder)
     if not case.target.padding or _is_padding(case):
         return
@@ -96,7 +90,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
-    """Warn of a padded target where the draft has tables of its own."""
+    """The target has no padding, or the draft shares its tables."""
     # A rule refuses other padding, and that of a second head.
     refused = case.spec.drafter.is_vllms and not case.is_reduced
     is_told = case.target.padding > 0 and not refused and _is_padding(case)
@@ -112,7 +106,7 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="eagle3")
 def eagle3_is_causal(case: Case) -> Iterable[Problem]:
-    """Refuse `is_causal: false`: vLLM's decoder layer would attend to rows that are not there yet."""
+    """`is_causal` is not false. vLLM's layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
         yield key_problem(
             "is_causal",
@@ -125,6 +119,7 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def rope_is_stated(case: Case) -> Iterable[Problem]:
+    """`rope_theta` is stated."""
     if case.spec.rope.theta is None:
         theta = case.spec.drafter.backbone.rope_theta
         yield key_problem(
@@ -137,10 +132,7 @@ def rope_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
-    """Refuse more positions than a rope table may have.
-
-    vLLM computes a row for each position that the config states, whatever max_model_len is.
-    """
+    """Positions are at most 2^22, or the target's. vLLM's rope has a row for each."""
     lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.request.max_model_len)
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
@@ -159,7 +151,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def rope_matches_the_target(case: Case) -> Iterable[Problem]:
-    """Warn of a rope other than the target's. Some drafts are trained with another; most are not."""
+    """The rope is the target's. Some drafts are trained with another; most are not."""
     draft, target = case.spec.rope, case.target.rope
     if draft.theta is None or target.theta is None:
         return
@@ -174,10 +166,7 @@ def rope_matches_the_target(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
-    """Warn of a partial rotary factor in a speculators draft.
-
-    Its layers are those of transformers, whose plain rope does not read the factor.
-    """
+    """A speculators draft has no `partial_rotary_factor` below 1. Its trainer ignores the key."""
     partial = case.spec.rope.partial
     if case.spec.format == "speculators" and partial < 1:
         yield key_problem(
@@ -192,6 +181,7 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def heads_divide(case: Case) -> Iterable[Problem]:
+    """`num_key_value_heads` divides `num_attention_heads`."""
     heads = case.spec.heads
     if heads.query % heads.kv:
         yield key_problem(
@@ -204,6 +194,7 @@ def heads_divide(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def windows_are_stated(case: Case) -> Iterable[Problem]:
+    """Sliding layers have a `sliding_window`."""
     types = case.config.layer_types
     slides = [kind == "sliding_attention" for kind in types or ()]
     windows = [layer.window for layer in case.spec.layers]

@@ -32,17 +32,14 @@ _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 @rule(Severity.ERROR, of="second head")
 def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
-    """Refuse keys that differ between places: vLLM's classes read one place each."""
+    """DFlash2, DSpark: the second head's sizes agree. vLLM's classes read one place each."""
     for key in ProposalHeads.model_fields:
         yield from contradictions(case.config.heads_stated(key), "the same value everywhere")
 
 
 @rule(Severity.ERROR, of="dflash2")
 def selector_is_stated(case: Case) -> Iterable[Problem]:
-    """Refuse a selector without its sizes.
-
-    vLLM has no defaults; the sizes decide the shapes of the tensors, k does not.
-    """
+    """DFlash2: the selector's sizes exist; the group divides the width."""
     width = case.spec.hidden_size
     for key in SELECTOR:
         if case.config.of_heads(key) is None:
@@ -66,11 +63,7 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="second head")
 def target_is_not_padded(case: Case) -> Iterable[Problem]:
-    """Refuse a padded target for a draft of a whole vocabulary.
-
-    vLLM's DFlash2 looks candidates of the padding up in its codebooks, and DSpark takes the vocabulary
-    for a reduced one, with a head and a map.
-    """
+    """DFlash2, DSpark: the target has no padding, or the vocabulary is reduced."""
     if case.target.padding and not case.is_reduced:
         yield key_problem(
             "vocab_size",
@@ -83,10 +76,7 @@ def target_is_not_padded(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dflash2")
 def selector_knows_every_token(case: Case) -> Iterable[Problem]:
-    """Refuse a selector with a reduced vocabulary.
-
-    Candidates are looked up in the codebooks as they come from the head, without d2t.
-    """
+    """DFlash2: the vocabulary is whole. Codebooks are read without `d2t`."""
     if case.is_reduced:
         yield key_problem(
             "draft_vocab_size",
@@ -99,6 +89,7 @@ def selector_knows_every_token(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dspark")
 def markov_head_is_computed(case: Case) -> Iterable[Problem]:
+    """DSpark: `markov_rank` exists; the head is vanilla."""
     rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
     if not rank:
         yield key_problem(
@@ -117,6 +108,7 @@ def markov_head_is_computed(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dspark")
 def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
+    """DSpark: `dspark_draft_topk` needs a plain `markov_w2`."""
     most = case.config.dspark_draft_topk
     quantised = _MARKOV in quantised_weights(case.files.tensors)
     config = case.config.quantization_config or {}
@@ -133,7 +125,7 @@ def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dspark")
 def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
-    """Refuse half a confidence head: vLLM would leave the rest as the memory was."""
+    """DSpark: the confidence head has both tensors, or neither."""
     parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
     missing = [name for name in parts if name not in case.files.tensors]
     if case.config.of_heads("enable_confidence_head") and case.has_tensors and len(missing) == 1:
@@ -145,10 +137,7 @@ def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="dspark")
 def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
-    """Refuse keys that disagree on the first position of a block.
-
-    It is drafted, or it holds the last sampled token.
-    """
+    """DSpark: `sample_from_anchor` and `dspark_bonus_anchor` agree."""
     config = case.config
     bonus = config.dspark_bonus_anchor
     places = {
@@ -161,6 +150,7 @@ def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="dspark")
 def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
+    """DSpark: no embeddings exceed the target's tokens."""
     if is_widened(case):
         yield key_problem(
             "vocab_size",
@@ -173,6 +163,7 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="second head")
 def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
+    """DFlash2, DSpark: tensor names lack `model.`; a map is `d2t`."""
     wrong = [
         header.published
         for name, header in case.files.tensors.items()
@@ -192,6 +183,7 @@ def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="second head")
 def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
+    """DFlash2, DSpark: aux layer ids ascend."""
     layers = case.spec.aux_layers
     if layers.is_reordered:
         yield Problem(
@@ -206,10 +198,7 @@ def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="second head")
 def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
-    """Refuse a d2t of target ids, and any where the vocabulary is whole.
-
-    vLLM reads offsets, and has no parameter that a map of the whole vocabulary could fill.
-    """
+    """DFlash2, DSpark: `d2t` holds offsets; whole vocabularies omit it."""
     if "d2t" not in case.files.tensors:
         return
     if not case.is_reduced:

@@ -34,7 +34,7 @@ _LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert
 
 @rule(Severity.ERROR)
 def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
-    """Refuse lists that name no modules, and patterns that vLLM may match without an end."""
+    """`quantization_config` names modules, by patterns that vLLM can match at once."""
     config = case.config.quantization_config
     if config is None:
         return
@@ -78,6 +78,7 @@ def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 @rule(Severity.ERROR)
 def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
+    """`quantization_config` needs quantised weights."""
     if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
         yield key_problem(
             "quantization_config",
@@ -89,7 +90,7 @@ def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
-    """Refuse weights of another dtype than the method's, where it has one dtype."""
+    """`fp8` weights are eight-bit floats."""
     allowed = _DTYPES.get(case.spec.quantisation or "")
     for module, suffix in quantised_weights(case.files.tensors).items():
         header = case.files.tensors[module + suffix]
@@ -105,7 +106,7 @@ def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
-    """Refuse weights without scales: vLLM leaves a scale that is missing as it was allocated."""
+    """Quantised weights have scales. vLLM leaves a missing one as it was allocated."""
     if modules := without_scales(case.files.tensors):
         yield Problem(
             field="scales of the draft's quantised weights",
@@ -117,7 +118,7 @@ def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def scales_are_numbers(case: Case) -> Iterable[Problem]:
-    """Refuse scales that are no floats. Scales of small groups may have eight bits (NVFP4, MXFP8)."""
+    """Scales are floats, of eight bits only for small groups (NVFP4, MXFP8)."""
     grouped = {
         module
         for module, suffix in quantised_weights(case.files.tensors).items()
@@ -138,7 +139,7 @@ def scales_are_numbers(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
-    """Refuse scales that are not one for the tensor, one per row, or one per block of rows."""
+    """Scales are one for the tensor, one per row, or one per block of rows."""
     for module, suffix in quantised_weights(case.files.tensors).items():
         rows = case.files.tensors[module + suffix].shape[:1]
         scale = case.files.tensors.get(f"{module}.weight_scale")
@@ -157,7 +158,7 @@ def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def fused_parts_agree(case: Case) -> Iterable[Problem]:
-    """Refuse parts that disagree. vLLM makes one module of q, k and v, and one of gate and up."""
+    """q, k and v are quantised alike, as are gate and up. vLLM makes one module of them."""
     if case.spec.quantisation is None:
         return
     for name, plain in torn_modules(case).items():
@@ -171,11 +172,7 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def gptq_settings_are_shared(case: Case) -> Iterable[Problem]:
-    """Refuse GPTQ's rules that give single modules settings of their own.
-
-    Their patterns fit the checkpoint's names, of which vLLM's differ. Those that leave modules out are
-    not needed: the files tell which weights are plain.
-    """
+    """GPTQ's `dynamic` only leaves modules out. Its patterns fit other names than vLLM's."""
     config = case.config.quantization_config or {}
     rules = config.get(GPTQ_RULES) or {}
     if config.get("quant_method") not in GPTQ_METHODS:
@@ -195,10 +192,7 @@ def gptq_settings_are_shared(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def qweights_fit(case: Case) -> Iterable[Problem]:
-    """Refuse scales of AWQ and GPTQ that do not fit.
-
-    Their shape, [groups, rows], tells how many rows a packed weight stands for.
-    """
+    """Scales of AWQ and GPTQ, [groups, rows], follow config.json."""
     table = case.expected
     shared = (case.config.quantization_config or {}).get("group_size")
     for module, suffix in quantised_weights(case.files.tensors).items():
@@ -220,6 +214,7 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
+    """A quantised `fc` needs ascending aux layer ids."""
     if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
         yield Problem(
             field="order of the draft's aux layers",
@@ -231,10 +226,7 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
-    """Refuse packed values and scales in modules that vLLM builds without a quantisation.
-
-    Another rule checks the dtypes of a plain draft that our classes serve.
-    """
+    """Modules that vLLM builds plain, such as `embed_tokens`, have plain tensors."""
     if case.spec.quantisation is None and not case.spec.drafter.is_vllms:
         return
     plain = case.spec.family.plain_modules

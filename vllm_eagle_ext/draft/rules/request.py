@@ -15,7 +15,7 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 @rule(Severity.WARNING)
 def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
-    """Warn of texts that may be longer than the draft has positions."""
+    """The draft's positions cover `max_model_len`, or its windows do not pass them."""
     wanted = case.request.max_model_len
     if (trained := passed_positions(case.spec, wanted)) is None:
         return
@@ -47,7 +47,7 @@ _COMPARE = (
 
 @rule(Severity.ERROR)
 def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
-    """Refuse K if a step, which verifies 1 + K tokens, leaves no room for a prompt in the context."""
+    """1 + K is below `max_model_len`."""
     k, room = case.request.k, case.request.max_model_len or case.target.max_position_embeddings
     if k is not None and room is not None and 0 < room <= k + 1:  # vLLM reports other lengths
         most = f"less than {room - 1}" if room > 2 else "none in so short a context"
@@ -62,7 +62,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def k_can_pay(case: Case) -> Iterable[Problem]:
-    """Refuse a large K for a draft that runs once per token; others draft all tokens in one pass."""
+    """K is at most 64, but for drafts in one pass."""
     k, family = case.request.k, case.spec.family
     in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
     if k is not None and k > MOST_K and not in_one_pass:
@@ -77,6 +77,7 @@ def k_can_pay(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
+    """The option `gate_layout` needs a gate."""
     layout = case.request.options.gate_layout
     if layout is not None and case.spec.gate is None:
         yield Problem(
@@ -89,7 +90,7 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
-    """Warn of a K whose last positions are seldom reached: each needs all before it to be accepted."""
+    """K is within the trained unroll, or 10 for EAGLE-3."""
     trained, k, family = case.spec.trained_k, case.request.k, case.spec.family
     of = "the number of tokens the draft was trained to unroll"
     if trained is None and family.method == "eagle3":
@@ -121,6 +122,7 @@ def wanted_runner(
 
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
+    """vLLM's runner, V1 or V2, supports the draft."""
     asked = case.request
     wanted = wanted_runner(
         case.spec,
@@ -133,7 +135,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
-    """Note the runner that the draft needs, where it is not known which one vLLM will choose."""
+    """The runner is known where only one supports the draft."""
     wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
     if case.request.runner is None and wanted:
         yield _other_runner("chosen by vLLM", *wanted)

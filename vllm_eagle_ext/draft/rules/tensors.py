@@ -32,10 +32,7 @@ def _present(case: Case, name: str) -> bool:
 
 @rule(Severity.ERROR, of="eagle3")
 def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
-    """Refuse a plain model, such as a target.
-
-    Its files lack both tensors that every EAGLE-3 draft of several layers has.
-    """
+    """An EAGLE-3 draft of several layers has `fc` or `hidden_norm`. A plain model has neither."""
     layers = case.config.num_hidden_layers
     marks = ("fc.weight", "layers.0.hidden_norm.weight")
     if not case.has_tensors or layers == 1:
@@ -53,7 +50,7 @@ def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def tensors_are_complete(case: Case) -> Iterable[Problem]:
-    """Refuse missing tensors: vLLM leaves a module without weights uninitialised, without a word."""
+    """Every tensor is there. vLLM leaves a module without weights uninitialised, silently."""
     if not case.has_tensors:
         return
     # Those have rules that say more.
@@ -74,7 +71,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="eagle3")
 def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
-    """Warn of the target's depth in place of the draft's: the files tell that it has one layer."""
+    """`num_hidden_layers` counts the draft's layers."""
     stated = case.files.config.get("num_hidden_layers")
     types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
     if case.spec.format == "published" and stated != case.spec.num_layers:
@@ -89,10 +86,7 @@ def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def tensors_are_expected(case: Case) -> Iterable[Problem]:
-    """Refuse unknown tensors.
-
-    vLLM drops unknown biases without a word and stops at unknown weights without the reason.
-    """
+    """The drafter uses every weight and bias. vLLM drops unknown biases silently."""
     table = case.expected
     # Those have rules that say more.
     norms = ("fc_norm.",) if case.spec.family.has_flags else ()
@@ -122,6 +116,7 @@ def _listing(names: list[str]) -> str:
 
 @rule(Severity.ERROR)
 def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
+    """Shapes follow config.json."""
     apart = ("fc.", "d2t", "t2d")
     for name, expected in case.expected.items():
         header = case.files.tensors.get(name)
@@ -152,10 +147,7 @@ _NARROWED = tuple(f"self_attn.{name}_proj.weight" for name in "qkv")
 
 @rule(Severity.ERROR)
 def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
-    """Refuse a taller q_proj, k_proj or v_proj.
-
-    vLLM keeps its first rows and drops the rest silently.
-    """
+    """`q_proj`, `k_proj` and `v_proj` have no surplus rows. vLLM drops them silently."""
     if not case.spec.drafter.backbone.has_kv_heads:
         return
     heads, gate = case.spec.heads, case.spec.gate
@@ -186,6 +178,7 @@ def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
 
 @rule(Severity.ERROR)
 def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
+    """Dtypes fit, or `quantization_config` exists."""
     quantised = quantised_weights(case.files.tensors)
     for name, expected in case.expected.items():
         header = case.files.tensors.get(name)
@@ -202,11 +195,7 @@ def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def weights_are_finite(case: Case) -> Iterable[Problem]:
-    """Refuse values that are not finite.
-
-    Norms and biases are always read, all tensors with `check --weights`: our classes look at the values
-    that they load, vLLM's own do not.
-    """
+    """Norms and biases are finite; with `--weights` all tensors. vLLM's classes look at none."""
     if counts := {name: count for name, count in case.files.non_finite.items() if count}:
         names = [case.files.tensors[name].published for name in counts]
         yield Problem(
@@ -219,6 +208,7 @@ def weights_are_finite(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
+    """`fc` is as wide as all aux layers."""
     header, spec = case.files.tensors.get("fc.weight"), case.spec
     if header is None or _is_packed(case, "fc.weight"):
         return
@@ -244,10 +234,7 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="fused q, k and v")
 def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
-    """Refuse the older key for biases.
-
-    vLLM's Llama layer reads it for o_proj; its EAGLE-3 layer does not for q, k and v.
-    """
+    """`attention_bias` replaces `bias`. vLLM's EAGLE-3 layer does not read `bias` for q, k and v."""
     if case.config.bias and not case.config.attention_bias:
         yield key_problem(
             "bias",
@@ -259,6 +246,7 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, of="latent attention")
 def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
+    """MLA drafts state ranks and head sizes."""
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         if getattr(case.config, key) is None:
             yield key_problem(
@@ -270,6 +258,7 @@ def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def weights_can_be_checked(case: Case) -> Iterable[Problem]:
+    """Weights are safetensors, not `.bin`."""
     if not case.has_tensors:
         yield Problem(
             field="weights of the draft",

@@ -21,6 +21,7 @@ def is_widened(case: Case) -> bool:
 
 @rule(Severity.ERROR)
 def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
+    """`vocab_size` is the target's; `draft_vocab_size` is no larger."""
     if is_widened(case):
         return
     if case.config.vocab_size != case.target.vocab_size:
@@ -52,10 +53,9 @@ def _how_to_fit(case: Case) -> str:
 
 @rule(Severity.ERROR)
 def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
-    """Refuse a reduced vocabulary without d2t, and a whole one with a map.
+    """Reduced vocabularies need `d2t`; whole ones allow only the identity.
 
-    Without a map vLLM takes draft ids for target ids. For a whole vocabulary it has no place for one, so
-    that only the identity, which many trainers write, can be left out while it is loaded.
+    Without a map vLLM takes draft ids for target ids. For a whole vocabulary it has no place for one.
     """
     if not case.has_tensors:
         return
@@ -87,10 +87,7 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
-    """Refuse a t2d that marks only part of a whole vocabulary.
-
-    It may mark nothing, as a trainer leaves it that never fills it in.
-    """
+    """A whole vocabulary's `t2d` marks all or nothing. Some trainers never fill it in."""
     header, size = case.files.tensors.get("t2d"), case.target.vocab_size
     if header is None or case.is_reduced:
         return
@@ -108,10 +105,7 @@ def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def d2t_is_a_map(case: Case) -> Iterable[Problem]:
-    """Refuse a d2t that is no map.
-
-    vLLM checks nothing of it: repeated ids leave logits out, negative ones wrap around.
-    """
+    """`d2t` gives different target ids. vLLM checks nothing: repeated ids leave logits out."""
     header, size = case.files.tensors.get("d2t"), case.spec.vocabulary.size
     if header is None or not case.is_reduced:
         return
@@ -136,7 +130,7 @@ def d2t_is_a_map(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def d2t_ascends(case: Case) -> Iterable[Problem]:
-    """Warn of a map that does not ascend. A damaged one may be a map as well."""
+    """Target ids of `d2t` ascend. In another order the map may be damaged."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     if kind and d2t and not ascends(target_ids(d2t, kind)):
         yield Problem(
@@ -149,7 +143,7 @@ def d2t_ascends(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
-    """Refuse a `t2d` that marks other target ids than `d2t` gives: i + d2t[i], or d2t[i], for row i."""
+    """`t2d` marks the target ids that `d2t` gives."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     header = case.files.tensors.get("t2d")
     if header is None or kind is None or d2t is None:
@@ -171,7 +165,7 @@ def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def head_is_present(case: Case) -> Iterable[Problem]:
-    """Refuse a missing head: without one, vLLM cuts the target's head to the first columns."""
+    """Reduced vocabularies and other widths need `lm_head`. vLLM would cut the target's head."""
     if case.spec.head != "shared":
         return
     if case.is_reduced:
@@ -193,6 +187,7 @@ def head_is_present(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR)
 def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
+    """A draft of another width than the target's has its own embeddings."""
     spec = case.spec
     if spec.embeddings == "shared" and spec.hidden_size != spec.target_hidden_size:
         yield Problem(
@@ -206,10 +201,7 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, of="eagle3")
 def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
-    """Warn of shared parts that usually are the draft's own.
-
-    Nearly every EAGLE-3 draft has a head of its own, and speculators writes the embeddings too.
-    """
+    """EAGLE-3 drafts bring their head, those of speculators also embeddings."""
     missing = []
     if case.spec.head == "shared" and not case.is_reduced:
         missing.append("lm_head.weight")
@@ -226,6 +218,7 @@ def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, can_run=True)
 def tokenizers_agree(case: Case) -> Iterable[Problem]:
+    """The draft's tokenizer has the target's ids."""
     difference = compare_tokenizers(case.files.folder, case.target.folder)
     if difference:
         yield Problem(

@@ -7,7 +7,11 @@ every engine whose options leave the package on.
 
 from __future__ import annotations
 
-from vllm_eagle_ext.draft.findings import rules_in
+from collections.abc import Iterable
+
+from vllm_eagle_ext.draft.findings import Problem, Rule, Severity, rule, rules_in
+from vllm_eagle_ext.draft.rules import every_rule
+from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.start.rules import (
     cache_groups,
     draft_vocabulary,
@@ -21,7 +25,30 @@ from vllm_eagle_ext.start.rules import (
 # Needs no VllmConfig: it is judged on a vLLM outside the tested range too, and before it builds.
 UNTESTED_RULES = (weights.vllm_is_tested,)
 ENGINE_RULES = tuple(
-    rule
-    for rule in rules_in(states, parallel, weights, draft_vocabulary, speculative, target, cache_groups)
-    if rule not in UNTESTED_RULES
+    each
+    for each in rules_in(states, parallel, weights, draft_vocabulary, speculative, target, cache_groups)
+    if each not in UNTESTED_RULES
 )
+
+
+# What ended a start, as `start/vllm_says.py` words it.
+@rule(Severity.ERROR, error=None)
+def vllm_says(problem: Problem) -> Iterable[Problem]:
+    """vLLM and transformers take draft, target and options."""
+    yield problem
+
+
+@rule(Severity.ERROR, error=EagleExtError)
+def refused_at_start(problem: Problem) -> Iterable[Problem]:
+    """No error of this package ends the start unless a rule finds it."""
+    yield problem
+
+
+def start_rules() -> tuple[Rule, ...]:
+    """Return the rules of a start, its end included."""
+    return (*ENGINE_RULES, *UNTESTED_RULES, vllm_says, refused_at_start)
+
+
+def printed_rules() -> dict[str, Rule]:
+    """Return name -> rule that `check` can print."""
+    return {each.name: each for each in (*every_rule(), *start_rules())}

@@ -18,7 +18,7 @@ SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 @rule(Severity.ERROR, can_run=True)
 def draft_cache_lies_in_one_group(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a draft whose layers would lie in several KV-cache groups: V1 wants them in one.
+    """On V1 the draft's layers lie in one KV-cache group.
 
     Layers like the target's full-attention ones are pooled with them, and the pool is cut where it
     outgrows the windowed layers by half.
@@ -80,7 +80,7 @@ def is_cut(full: int, windowed: int) -> bool:
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def shorter_drafts_stay_apart(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a schedule with lengths between 0 and K for a draft that always makes K tokens."""
+    """With `parallel_drafting` V1 drafts 0 or K tokens of EAGLE-3, no number between."""
     speculative, schedule = config.speculative_config, schedule_of(config) or []
     k = speculative.num_speculative_tokens
     has_fixed = has_fixed_blocks(

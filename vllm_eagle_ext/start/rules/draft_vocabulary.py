@@ -22,7 +22,7 @@ FOLLOWED_TRANSFERS = ("nccl", "ipc")
 
 @rule(Severity.ERROR, error=OptionsError)
 def rows_can_be_kept(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse the option for a head without plain rows, and ids that are no part of the target's."""
+    """`draft_vocabulary` needs a head of plain rows, and ids of the target's."""
     path, ids, size = case.request.options.draft_vocabulary, case.spec.kept_ids, case.target.vocab_size
     if ids is None:
         return
@@ -75,7 +75,7 @@ def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
 def draft_options_are_followed(
     config: Any, options: Options, case: Case | None = None
 ) -> Iterable[Problem]:
-    """Refuse what only this package's drafters follow, where none of them drafts."""
+    """`draft_vocabulary` and `draft_window` need a draft that this package serves."""
     speculative = config.speculative_config
     names = ("draft_vocabulary", "draft_window") if speculative else ("draft_vocabulary",)
     for name in names:

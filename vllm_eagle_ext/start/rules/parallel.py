@@ -22,7 +22,7 @@ _WHY = {
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse pipeline stages that the runner cannot draft after; V2 asks the target's layers itself."""
+    """There is one pipeline stage, or on V2 a draft with its own embeddings."""
     stages, runner = config.parallel_config.pipeline_parallel_size, runner_of(config)
     if stages == 1 or (runner == "v2" and case.spec.embeddings == "own"):
         return
@@ -36,7 +36,7 @@ def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def ranks_share_evenly(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a tensor parallel size that does not divide all that it has to.
+    """The tensor parallel size divides heads and widths.
 
     vLLM checks only the query heads before it starts its workers; the layers assert the rest. Only
     DSpark reads `draft_tensor_parallel_size`; other drafts are built on the target's ranks.

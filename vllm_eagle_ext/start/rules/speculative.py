@@ -18,7 +18,7 @@ SCHEDULER = "vllm_eagle_ext.start.schedulers.build_scheduler"  # which vLLM reso
 
 @rule(Severity.WARNING)
 def texts_stay_the_targets(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of a verification whose texts are not those of the target without a draft."""
+    """`rejection_sample_method` leaves texts as they are without a draft."""
     method = config.speculative_config.rejection_sample_method
     if method in _LOSSY:
         yield Problem(
@@ -32,7 +32,7 @@ def texts_stay_the_targets(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def one_length_stops_no_drafts(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of a length of the draft that V1 holds against the longest request of each step."""
+    """On V1 the draft's `max_model_len` is the engine's."""
     key = "max_model_len"
     length = config.speculative_config.max_model_len
     if length is None or runner_of(config) == "v2" or case.spec.draft_window is not None:
@@ -50,7 +50,7 @@ def one_length_stops_no_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def adapters_meet_their_rows(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of adapters of the output layer on V2, which matches them to requests instead of rows."""
+    """On V2 no adapter changes `lm_head`."""
     adapters = config.lora_config  # vLLM asks `target_modules`, if given, by name
     on_head = adapters and (adapters.target_modules is None or "lm_head" in adapters.target_modules)
     if on_head and runner_of(config) == "v2":
@@ -67,7 +67,7 @@ def adapters_meet_their_rows(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def default_requests_are_served(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of a min_p in the target's default sampling, which vLLM refuses with drafts."""
+    """The target's default sampling has no `min_p`. vLLM refuses it with drafts."""
     default = config.model_config.get_diff_sampling_param().get("min_p")
     if isinstance(default, int | float) and default > 0:
         yield Problem(
@@ -82,7 +82,7 @@ def default_requests_are_served(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def prompts_have_tokens(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse prompts of embeddings on V1, which looks up a token after each of their chunks."""
+    """On V1 prompts are no embeddings."""
     if config.model_config.enable_prompt_embeds and runner_of(config) == "v1":
         yield Problem(
             field="enable_prompt_embeds",
@@ -95,9 +95,9 @@ def prompts_have_tokens(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, error=HybridStateError)
 def one_token_prompts_stay_right(config: Any, case: Case | None = None) -> Iterable[Problem]:
-    """Warn of another scheduler on a target with recurrent states: see `start/schedulers.py`.
+    """With recurrent states the scheduler is this package's, or K has a schedule.
 
-    With a schedule of K vLLM pads no request. Ours may stand in a copy of an earlier start's arguments.
+    `start/schedulers.py` says why. Ours may stand in a copy of an earlier start's arguments.
     """
     scheduler = config.scheduler_config.scheduler_cls
     is_judged = case is not None or architecture_of(config) in REPLAYING_TARGETS

@@ -28,7 +28,7 @@ _OFFLOADING = "OffloadingConnector"
 
 @rule(Severity.ERROR, error=HybridStateError)
 def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
-    """Refuse replay without drafts, and for a target without recurrent states."""
+    """`replay` needs drafts, and a target with recurrent states."""
     without = " without drafts" if config.speculative_config is None else ""
     architecture = architecture_of(config)
     if options.hybrid_state == "replay" and not _keeps_states(config):
@@ -43,8 +43,7 @@ def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, error=OptionsError)
 def adaptive_option_is_used(config: Any, options: Options) -> Iterable[Problem]:
-    """Warn where the option, which permits vLLM's key, does nothing: without the key, or with a target
-    that needs no permission."""
+    """`adaptive_verification` has vLLM's key, and a target that needs permission."""
     speculative = config.speculative_config
     is_used = _keeps_states(config) and speculative.enable_adaptive_verification
     if options.adaptive_verification and not is_used:
@@ -59,7 +58,7 @@ def adaptive_option_is_used(config: Any, options: Options) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, error=HybridStateError)
 def states_are_saved_in_time(config: Any) -> Iterable[Problem]:
-    """Warn of offloading where vLLM clears blocks of states before it saves them."""
+    """On V2 no recurrent states are offloaded."""
     connector = config.kv_transfer_config
     if connector is None or config.speculative_config is None or runner_of(config) != "v2":
         return
@@ -77,7 +76,7 @@ def states_are_saved_in_time(config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING, error=HybridStateError)
 def short_rows_are_served(config: Any, options: Options) -> Iterable[Problem]:
-    """Warn of one state block per draft token on a CPU whose kernels misplace steps of few drafts."""
+    """States are replayed where a CPU's kernels misplace steps of few drafts."""
     is_ours = _keeps_states(config) and not vllm_replays(config)
     if not (is_ours and device_of(config).short_drafts_crash):
         return
@@ -99,7 +98,7 @@ def short_rows_are_served(config: Any, options: Options) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=HybridStateError)
 def state_can_be_kept(config: Any, options: Options) -> Iterable[Problem]:
-    """Refuse what crashes vLLM, replay that cannot be had, and what the chosen scheme cannot serve."""
+    """`hybrid_state` names a scheme that the engine can serve."""
     if _keeps_states(config):
         first = next(_state_problems(config, options), None)
         yield from () if first is None else (first,)

@@ -39,7 +39,7 @@ IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
 def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse targets whose class lacks the interface, which vLLM notices once it has the weights."""
+    """The target's class hands out the states that the draft reads."""
     if case.spec.fuses_aux_states and not target_supports_eagle3(config):
         from vllm_eagle_ext import compat
 
@@ -55,10 +55,7 @@ def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
 def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse targets whose image token vLLM's V1 runner cannot find: it looks it up for every draft.
-
-    V2 drafts for any target, from its text.
-    """
+    """V1 finds the target's image token. V2 needs none."""
     if runner_of(config) != "v1":
         return
     served_by = class_with_images(config)
@@ -79,7 +76,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
 def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a draft that reads the embeddings of a target whose first layer fails there."""
+    """The target hands out its embeddings, if the draft reads them as aux layer 0."""
     spec, architecture = case.spec, architecture_of(config)
     if 0 in spec.aux_layers.layer_ids and architecture in WITHOUT_EMBEDDINGS:
         yield Problem(
@@ -92,7 +89,7 @@ def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse the shorter way to the likeliest token for a shared head with padding, which it keeps."""
+    """`use_local_argmax_reduction` is off for a shared head with padding."""
     key = "use_local_argmax_reduction"
     keeps = case.spec.head == "shared" and case.spec.kept_ids is None
     if case.target.padding and keeps and config.speculative_config.use_local_argmax_reduction:
@@ -107,7 +104,7 @@ def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.NOTE)
 def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
-    """Tell where a head is a good part of what the target reads in a step."""
+    """The draft's head is at most a tenth of what the target reads in a step."""
     spec = case.spec
     at_once = spec.family.drafts_in_parallel
     read = head_read(spec.head_bytes, text_of(config), at_once=at_once)

@@ -34,10 +34,7 @@ _EXPERTS_ONLY = ("int8_per_channel_weight_only", "nvfp4_per_token")
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a scheme that vLLM would apply while it loads a plain draft, and that fails later.
-
-    Of a quantised draft vLLM compares the key with the files' own.
-    """
+    """vLLM has kernels for `quantization` of a plain draft."""
     asked, kernels = config.speculative_config.quantization, loaded_kernels()
     if case.spec.quantisation is not None or not isinstance(asked, str):
         return
@@ -62,7 +59,7 @@ def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.WARNING)
 def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of a quantisation that does nothing."""
+    """`quantization` has layers of the draft to quantise."""
     asked = config.speculative_config.quantization
     if case.spec.quantisation is None and asked in _EXPERTS_ONLY:
         yield Problem(
@@ -75,7 +72,7 @@ def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def cpu_has_the_kernels(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a quantised draft that this CPU would fail to multiply, or multiply wrongly."""
+    """The CPU multiplies quantised weights correctly."""
     for value, why in _missing(case):
         yield Problem(
             field=WEIGHTS_FIELD,
@@ -100,7 +97,7 @@ def _missing(case: Case) -> Iterator[tuple[str, str]]:
 
 @rule(Severity.WARNING)
 def dtype_has_a_kernel(case: Case, config: Any) -> Iterable[Problem]:
-    """Warn of a dtype for which the CPU has no kernel of its own."""
+    """The CPU has a kernel for the dtype (bfloat16: AVX-512)."""
     dtype, kernels = dtype_of(config), loaded_kernels()
     if dtype == "bfloat16" and kernels is not None and not kernels.bf16:
         yield Problem(field="dtype", value=dtype, message=BF16_FALLBACK)
@@ -108,10 +105,9 @@ def dtype_has_a_kernel(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
-    """Refuse a start of vLLM's own classes without the draft's weights, if it has an embedding or head.
+    """vLLM's own classes load the draft's embeddings and head at the start.
 
-    vLLM's classes learn from the load what a draft has, and share the target's modules otherwise: an
-    update would bring the draft's embeddings and head into the target.
+    Else they share the target's modules, into which an update would bring the draft's.
     """
     from vllm.model_executor.model_loader.utils import get_draft_load_config
 
@@ -129,7 +125,7 @@ def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
 @rule(Severity.ERROR, error=UnsupportedVllmError)
 def vllm_is_tested(case: Case) -> Iterable[Problem]:
-    """Refuse a draft that needs this package, on a vLLM that it was not tested with."""
+    """vLLM is tested, or serves the draft without this package."""
     release = compat.vllm_version()
     if is_tested(release) or case.request.options.untested_vllm:
         return

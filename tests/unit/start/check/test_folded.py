@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.checkpoints import tiny_draft
 from tests.support.engine import TINY
-from vllm_eagle_ext.draft.inspection import ANOTHER_TARGET, CONSEQUENCES
+from vllm_eagle_ext.draft.inspection import CONSEQUENCES
 from vllm_eagle_ext.draft.rules import RULES
 
 
@@ -31,7 +31,7 @@ def test_wrong_width(check, tmp_path):
 def test_a_draft_of_another_target_is_called_that(check):
     result = check(TINY / "postnorm", "--target", str(TINY / "hybrid_target"))
     assert result.exit_code == 1
-    assert errors(result) == [ANOTHER_TARGET]
+    assert errors(result) == ["target_is_the_drafts_own"]
     assert "is 'probably another one'" in result.stdout
     assert "a vocabulary of 1536 (here 1600), at least 10 layers (here 8)" in result.stdout
     assert "aux_layers" not in result.stdout
