@@ -1,4 +1,4 @@
-"""What `check` and a start say of 1,035 cases and some 5,800 mutants, to compare later code with.
+"""What `check` and a start say of some 1,000 cases and 5,800 mutants, to compare later code with.
 
 python -m tests.golden --write     writes the file of the installed release of vLLM
 python -m tests.golden --check     compares with it: names the cases that differ, exits with 1
