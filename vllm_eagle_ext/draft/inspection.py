@@ -51,10 +51,7 @@ class Inspection:
 
     @property
     def causes(self) -> list[Finding]:
-        """Return the errors that follow from no other.
-
-        The list is empty only where there is no error.
-        """
+        """Return the errors that follow from no other; if there are errors, some do."""
         return [finding for finding in self.errors if finding.follows_from is None]
 
     @property
@@ -135,7 +132,7 @@ _OF_THE_PAIR = frozenset(
         "target_depth_fits", "target_width_fits", "tokenizers_agree",
     }
 )  # fmt: skip
-# Rule -> rules whose errors follow where it finds one.
+# Rule -> rules whose errors follow from its.
 CONSEQUENCES: Mapping[str, frozenset[str]] = {
     "draft_is_no_plain_model": frozenset(
         {

@@ -171,8 +171,7 @@ def _blocks_of(attention: Attention, padded: int, tokens: int, setting: CacheSet
 def group_size(counts: Sequence[int]) -> int:
     """Count the layers of a group, as vLLM's `_get_kv_cache_groups_uniform_page_size` chooses it.
 
-    From 0.33 on a target's class may group its layers itself (`SupportsKVCacheGrouping`, experimental).
-    Ours do not: 0.32 lacks it, and plans count what vLLM does.
+    From 0.33 on a target's class may do it itself (`SupportsKVCacheGrouping`); ours do not.
     """
     fewest, most = min(counts), max(counts)
     return most if most < fewest * 1.5 else fewest
@@ -256,7 +255,8 @@ def default_graphs(*, k: int, max_num_seqs: int, fit: int, capability: tuple[int
     """
     rows = 1 + k
     limit = min(2 * max_num_seqs * rows, _LIMIT_SM_10X if capability[0] == 10 else _LIMIT)
-    sizes = {*_token_sizes(limit), *_request_sizes(limit, rows, max_num_seqs)}
+    requests = {*_token_sizes(min(max_num_seqs, limit // rows)), max_num_seqs}
+    sizes = {*_token_sizes(limit), *(count * rows for count in requests if count * rows <= limit)}
     return graphs_of(sorted(sizes), k=k, max_num_seqs=max_num_seqs, fit=fit, batch_tokens=GPU_BATCH)
 
 
@@ -296,8 +296,3 @@ def _wanted(running: int, rows: int, max_num_seqs: int) -> int:
 def _token_sizes(limit: int) -> list[int]:
     sizes = [1, 2, 4, *range(_FINE_STEP, _FINE_BELOW, _FINE_STEP), *range(_FINE_BELOW, limit + 1, _STEP)]
     return [size for size in sizes if size <= limit]
-
-
-def _request_sizes(limit: int, rows: int, max_num_seqs: int) -> list[int]:
-    counts = {*_token_sizes(min(max_num_seqs, limit // rows)), max_num_seqs}
-    return [count * rows for count in counts if count * rows <= limit]

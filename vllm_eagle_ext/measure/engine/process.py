@@ -239,9 +239,9 @@ def _end_with_killed() -> None:
         for sentinel in connection.wait(children):
             child = children.pop(sentinel)  # type: ignore[arg-type]
             child.join()
-            while (code := child.exitcode) is None:  # vLLM's own thread has just reaped it
+            while (code := child.exitcode) is None:  # vLLM has just reaped it
                 time.sleep(0.01)
-            if code < 0 and code != -signal.SIGTERM:  # by which vLLM ends its children
+            if code < 0 and code != -signal.SIGTERM:  # vLLM's own
                 sys.stderr.write(f"RuntimeError: process {child.name} died (exit code: {code})\n")
                 os._exit(1)
 

@@ -66,7 +66,7 @@ def _scattered_window(kinds: Counter[str], spec: DraftSpec) -> Iterable[Problem]
 
 
 def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return KV heads and head size; Gemma 4 states them per layer, with those of windowed ones."""
+    """Return KV heads and head size, which Gemma 4 states per layer."""
     first = text["layer_types"].index("full_attention")
     of_layer = (text.get("per_layer_config") or {}).get(str(first)) or {}
     stated = {**text, **of_layer}
