@@ -216,7 +216,7 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
     layers = f"{spec.num_layers} {spec.drafter.backbone.name} {layers}"
     yield "family", f"{spec.title}, {layers}, {spec.format} format"
     if spec.fuses_aux_states:
-        yield "aux layers", f"inputs of {list(spec.aux_layers.layer_ids)} of {target.num_layers}"
+        yield "aux layers", f"inputs of {spec.aux_layers.by_block} of {target.num_layers}"
         yield "  rule", spec.aux_layers.rule
     if spec.family.has_flags:
         stated = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]

@@ -93,7 +93,7 @@ class Rule:
     name: str
     severity: Severity
     can_run: bool
-    of: str | None  # the kind of families that it is for; None: all
+    of: str | None
     error: type[EagleExtError] | None
     check: Check
 

@@ -43,18 +43,23 @@ class BlockOrder:
 
 @dataclass(frozen=True, slots=True)
 class AuxLayers:
-    """Ids ascend, as vLLM captures the layers; `order[k]` is the block of `fc` that reads the k-th."""
+    """Ids ascend, as vLLM captures layers; block `order[k]` of `fc` reads the k-th."""
 
     layer_ids: tuple[int, ...]
     rule: str  # which rule chose them, for the log
-    published_ids: tuple[int, ...] | None  # as the config has them; None: it names none
+    published_ids: tuple[int, ...] | None  # as the config has them, or None
     order: tuple[int, ...]
     listed: tuple[int, ...] = ()  # in the order of the config or the option
     blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
 
     @property
+    def by_block(self) -> list[int]:
+        """Return the ids as the blocks of `fc` lie."""
+        return [layer for _, layer in sorted(zip(self.order, self.layer_ids, strict=True))]
+
+    @property
     def is_reordered(self) -> bool:
-        return list(self.order) != sorted(self.order)
+        return self.by_block != sorted(self.layer_ids)
 
 
 NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())

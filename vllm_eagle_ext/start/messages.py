@@ -129,7 +129,7 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     source = spec.norm_output.source if by_option else "config"
     return (
         f"Draft {spec.model!r} ({spec.title}, norms: {', '.join(norms) or 'none'}, from "
-        f"{source}) reads the inputs of target layers {list(layers.layer_ids)} of "
+        f"{source}) reads the inputs of target layers {layers.by_block} of "
         f"{num_target_layers}; rule: {layers.rule}; {f'gate: {spec.gate}; ' if spec.gate else ''}"
         f"{window}{kept}served by {whose}{spec.drafter.architecture}."
     )

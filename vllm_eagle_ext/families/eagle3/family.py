@@ -16,7 +16,7 @@ from vllm_eagle_ext.draft.expected_tensors import (
     mlp,
 )
 from vllm_eagle_ext.draft.layer_ids import IDS_KEY
-from vllm_eagle_ext.draft.spec import DraftSpec, Evidence, Expected, Family, IdConvention
+from vllm_eagle_ext.draft.spec import DraftSpec, Expected, Family, IdConvention
 from vllm_eagle_ext.families.eagle3.names import (
     DEEPSEEK_DRAFTER,
     LLAMA_DRAFTER,
@@ -43,11 +43,6 @@ def _eagle3_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int
         hidden = {"hidden_norm.weight": Expected((spec.hidden_size,), optional=layer > 0)}
         table |= in_layer(layer, layer_norms(spec) | hidden, attention, mlp(spec, config))
     return table
-
-
-def _is_p_eagle(evidence: Evidence) -> bool:
-    named = evidence.speculators_type == "peagle" or evidence.architecture in P_EAGLES
-    return named or evidence.has_mask_hidden
 
 
 NATIVE = Family(
@@ -85,7 +80,9 @@ _PARALLEL = replace(
     NATIVE,
     name="p-eagle",
     title="P-EAGLE",
-    matches=_is_p_eagle,
+    matches=lambda draft: (
+        draft.speculators_type == "peagle" or draft.architecture in P_EAGLES or draft.has_mask_hidden
+    ),
     drafts_in_parallel=True,
     omits_mask_token=True,
     stock_config=None,

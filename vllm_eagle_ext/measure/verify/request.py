@@ -157,7 +157,7 @@ def judge_preflight(checked: CheckResult) -> Check:
         errors = f"{count} error{'s' * (count > 1)}" + (f", {follow}" if follow else "")
         said = f"The draft would be refused: {errors}."
     else:
-        layer_ids = list(spec.aux_layers.layer_ids)
+        layer_ids = spec.aux_layers.by_block
         inputs = f", inputs of layers {layer_ids} of {checked.target.num_layers}."
         said = spec.title + inputs * bool(layer_ids)
     verdict = Verdict.FAILED if inspection.errors else Verdict.PASSED

@@ -60,6 +60,7 @@ def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, 
     assert (found.blocks is None) == (ids == sorted(ids))
     of_fc = found.listed if found.blocks and found.blocks.follows == "list" else found.layer_ids
     assert found.layer_ids == tuple(of_fc[block] for block in found.order)
+    assert found.by_block == list(of_fc)
     assert found.is_reordered == (of_fc != found.layer_ids)
 
 

@@ -35,6 +35,8 @@ def test_a_draft_that_would_be_served(check, draft, target):
     assert table["rope"] == "theta 10000"
     assert table["positions"] == "512 in its config.json"
     assert "Would be served. Start it with:\n" in result.stdout
+    ordered = check(draft, "--eagle-ext", '{"aux_layers": [3, 2, 4]}', "--quick").stdout
+    assert "inputs of [3, 2, 4] of 8" in ordered  # as the blocks of fc lie
     speculative = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": 3}
     assert serve_line(result) == (str(target), {"--speculative-config": speculative})
 
