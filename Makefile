@@ -57,7 +57,7 @@ BIN_033 := .venv-0.33/bin
 nightly: venv
 	# Every family and target, compiled engines, other K, bf16, all mutations, faults of vLLM, the fuzzer, killed
 	# processes, Ray, V2, the demo, wheel and source archive.
-	$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(SLOWEST) $(PYTEST)
+	$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(ENGINES)
 	# What depends on the CPU's instructions, with vLLM's smallest library.
 	OMP_NUM_THREADS=1 $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)
 	$(RUN) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest tests/e2e/test_in_float32.py $(ENGINES)

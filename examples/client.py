@@ -25,7 +25,7 @@ def acceptance(answer: ChatCompletion | ChatCompletionChunk) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1", help="with the /v1")
     parser.add_argument("--api-key", default="none", help="as in `vllm serve --api-key`")
     parser.add_argument("--prompt", default="import os\n\ndef read(path):\n")
     given = parser.parse_args()

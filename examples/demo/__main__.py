@@ -168,7 +168,8 @@ def main(
     console.print(f"Next, serve the same pair: {serving}", soft_wrap=True, markup=False, highlight=False)
     for line in pair.is_chat * (
         "In another shell, ask it: .venv/bin/python -m examples.client --prompt 'Why is the sky blue?'",
-        "To compare, serve it without --speculative-config. Ctrl-C ends it.",
+        "To compare, leave out --per-request-spec-decode-metrics summary and --speculative-config.",
+        "Ctrl-C ends it.",
     ):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 

@@ -24,13 +24,6 @@ from vllm_eagle_ext.draft.silent_keys import (
     without_nulls,
 )
 
-
-def _even(value: int) -> int:
-    if value % 2:
-        raise ValueError("an even number: rope rotates channels in pairs")
-    return value
-
-
 _OF_MODELOPT = {
     "FP8": "modelopt", "FP8_PER_CHANNEL_PER_TOKEN": "modelopt", "FP8_PB_WO": "modelopt",
     "NVFP4": "modelopt_fp4",
@@ -55,10 +48,10 @@ def _normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 
 Format = Literal["published", "speculators"]
 Count = Annotated[int, Field(gt=0, lt=2**31)]
-Even = Annotated[Count, AfterValidator(_even)]
+Even = Annotated[Count, Field(multiple_of=2)]  # of rope's channels
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
-# Of a list of any length, one problem is enough.
+# One problem of a list is enough.
 LayerTypes = Annotated[
     list[Literal["full_attention", "sliding_attention"]], Field(max_length=MOST_LAYERS, fail_fast=True)
 ]

@@ -18,7 +18,7 @@ AS_TRAINED = "state in config.json what the draft was trained with, or ask its p
 ITS_TARGET = "serve the draft with the target it was trained for"
 BELONGS = "check that config.json belongs to the weights"
 WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
-_MOST = 50  # findings of one rule
+_MOST = 50  # of one rule
 
 
 class Severity(StrEnum):
@@ -63,7 +63,7 @@ class Finding:
     problem: Problem
     can_run: bool  # an engine would start with it; `strict: false` lets it
     follows_from: str | None = None  # the rule whose error it is a consequence of
-    error: type[EagleExtError] | None = UnsupportedDraftError  # that a start raises
+    error: type[EagleExtError] | None = UnsupportedDraftError
 
 
 def contradictions(

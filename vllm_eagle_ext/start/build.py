@@ -59,6 +59,7 @@ from vllm_eagle_ext.start.ask import (
 )
 from vllm_eagle_ext.start.messages import judge, log_inspection, raise_errors
 from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
+from vllm_eagle_ext.start.rules.vllm_config import schedule_of
 from vllm_eagle_ext.version import how_tested
 
 logger = get_logger(__name__)
@@ -132,10 +133,11 @@ def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     judge(ENGINE_RULES, options, config=vllm_config, case=case)
     if case is not None:
         config, release = vllm_config.speculative_config, compat.vllm_version()
+        schedule = f", by batch size {steps}," if (steps := schedule_of(vllm_config)) else ""
         logger.info(
-            "Drafting is on: %s tokens per step with %r. See acceptance in the log (SpecDecoding "
+            "Drafting is on: %s tokens per step%s with %r. See acceptance in the log (SpecDecoding "
             "metrics) and in /metrics (vllm:spec_decode_num_accepted_tokens_total).",
-            config.num_speculative_tokens, config.model,
+            config.num_speculative_tokens, schedule, config.model,
         )  # fmt: skip
         logger.info("vLLM %s, %s.", release, how_tested(release))
 

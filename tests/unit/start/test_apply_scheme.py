@@ -10,7 +10,7 @@ from vllm.platforms import CpuArchEnum, current_platform
 
 from tests.support.described import changed, problems, tiny_config
 from tests.support.engine import TINY, has_gpu
-from tests.support.hybrid import TARGET, ngram
+from tests.support.hybrid import TARGET, dflash, ngram
 from tests.support.releases import is_release
 from vllm_eagle_ext.draft.findings import Severity
 from vllm_eagle_ext.errors import HybridStateError
@@ -181,12 +181,14 @@ def test_a_schedule_is_refused_where_it_would_crash(configure, changes):
     configure(**changes)
 
 
-def test_a_schedule_is_served_with_replay_alone(configure):
+def test_a_schedule_is_served_with_replay_alone(configure, vllm_log):
     """A start that chose replay by itself does not fall back, where the other scheme would crash."""
     config = configure(keys=SCHEDULE)
     assert config.speculative_config.num_speculative_tokens_per_batch_size
     assert config.model_config.hf_config.eagle_ext["must_replay"] is is_release("0.32")
     assert configure().model_config.hf_config.eagle_ext["must_replay"] is False
+    configure(keys=dflash(7) | SCHEDULE)
+    assert vllm_log.containing("7 tokens per step, by batch size [[1, 4, 7], [5, 8, 0]], with")
 
 
 @pytest.fixture(params=[True, False], ids=["a CPU that packs convolutions", "one that does not"])
