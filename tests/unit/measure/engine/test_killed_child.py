@@ -16,19 +16,14 @@ from vllm_eagle_ext.measure.engine.process import _end_with_killed
 
 child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), name="EngineCore")
 child.start()
-
-def end():
-    os.kill(child.pid, signal.{signal})
-    {more}
-
-threading.Timer(0.3, end).start()
+threading.Timer(0.3, os.kill, (child.pid, signal.{signal})).start()
+{more}
 _end_with_killed()
 """
-# Another thread in Popen.poll(), as vLLM's: between the system's answer and the status that it keeps.
+# As Popen.poll() answers while another thread, vLLM's, has reaped the child and not yet kept its status.
 REAPED = """
-    _, status = os.waitpid(child.pid, 0)
-    time.sleep(0.5)
-    child._popen.returncode = os.waitstatus_to_exitcode(status)
+poll, until = child._popen.poll, time.monotonic() + 1
+child._popen.poll = lambda *flag: poll(*flag) if time.monotonic() > until else None
 """
 
 
