@@ -51,7 +51,7 @@ Count = Annotated[int, Field(gt=0, lt=2**31)]
 Even = Annotated[Count, Field(multiple_of=2)]  # of rope's channels
 TokenId = int
 MOST_LAYERS = 64  # a draft with more would cost more than it saves
-# One problem of a list is enough.
+# One problem of a long list is enough.
 LayerTypes = Annotated[
     list[Literal["full_attention", "sliding_attention"]], Field(max_length=MOST_LAYERS, fail_fast=True)
 ]

@@ -18,7 +18,7 @@ AS_TRAINED = "state in config.json what the draft was trained with, or ask its p
 ITS_TARGET = "serve the draft with the target it was trained for"
 BELONGS = "check that config.json belongs to the weights"
 WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
-_MOST = 50  # of one rule
+_MOST = 50  # findings of a rule
 
 
 class Severity(StrEnum):

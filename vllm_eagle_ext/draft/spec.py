@@ -59,7 +59,7 @@ class AuxLayers:
 
     @property
     def is_reordered(self) -> bool:
-        return self.by_block != sorted(self.layer_ids)
+        return self.by_block != list(self.layer_ids)
 
 
 NO_AUX_LAYERS = AuxLayers((), "the draft is one without aux states", None, ())

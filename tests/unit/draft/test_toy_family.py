@@ -42,7 +42,6 @@ def test_a_valid_draft_is_found(draft, tmp_path):
     spec = inspection.spec
     assert (spec.family, spec.title, spec.drafter) == (TOY, "toy EAGLE-3", DRAFTER)
     assert spec.aux_layers.layer_ids == (2, 3, 4)
-    assert inspection.case is not None
     table = inspection.case.expected
     assert table["feature_norm.weight"].shape == (HIDDEN,)
 

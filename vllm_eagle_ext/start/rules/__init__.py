@@ -45,10 +45,10 @@ def refused_at_start(problem: Problem) -> Iterable[Problem]:
 
 
 def start_rules() -> tuple[Rule, ...]:
-    """Return the rules of a start, its end included."""
+    """Return the rules of a start and its end."""
     return (*ENGINE_RULES, *UNTESTED_RULES, vllm_says, refused_at_start)
 
 
 def printed_rules() -> dict[str, Rule]:
-    """Return name -> rule that `check` can print."""
+    """Return name -> rule that `check` prints."""
     return {each.name: each for each in (*every_rule(), *start_rules())}
