@@ -2,7 +2,7 @@
 """What is registered with vLLM, in every one of its processes.
 
 `compat` replaces names of vLLM's, in a dry start `start/described.py`, and nothing else does. What is
-added or set besides, by vLLM's own ways for good, and else until when:
+added or set besides, by vLLM's own ways for good, and else until when, is chiefly this:
 
 - An entry point in vllm.general_plugins; drafters and replaying targets in ModelRegistry.models;
   gauges in prometheus_client's registry (start/metrics.py).
@@ -51,19 +51,12 @@ def registered_drafters() -> dict[str, str]:
 
 
 def aliases() -> dict[str, str]:
-    """Return the names that vLLM looks up before a start writes the class's own.
-
-    Only those that it does not know are registered.
-    """
+    """Return the names that vLLM looks up before a start writes the class's own."""
     return {name: drafter.registration for drafter in drafters() for name in drafter.aliases}
 
 
 def register() -> None:
-    """Register this package.
-
-    The call is idempotent: vLLM calls it in every process, some of which inherit an earlier call's
-    effects.
-    """
+    """Register this package. A second call, as in a process that was forked, changes nothing."""
     failed_start.join()
     compat.warn_outside_tested_range()
     _register_models()
@@ -73,22 +66,19 @@ def register() -> None:
 def build_speculative_config(
     engine_args: Any, target_model_config: Any, parallel_config: Any, build: Callable[[], Any]
 ) -> Any:
-    """Run our part of vLLM's `EngineArgs.create_speculative_config`.
-
-    It is loaded when an engine is configured.
-    """
-    from vllm_eagle_ext.start import build as start
+    """Run our part of vLLM's `EngineArgs.create_speculative_config`."""
+    from vllm_eagle_ext.start import build as steps
 
     if is_tested(compat.vllm_version()):
-        return start.build_speculative_config(engine_args, target_model_config, parallel_config, build)
-    return start.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
+        return steps.build_speculative_config(engine_args, target_model_config, parallel_config, build)
+    return steps.build_on_untested_vllm(engine_args, target_model_config, parallel_config, build)
 
 
 def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     """Run our part of vLLM's `EngineArgs.create_engine_config`."""
-    from vllm_eagle_ext.start import build as start
+    from vllm_eagle_ext.start import build as steps
 
-    start.judge_engine(engine_args, vllm_config)
+    steps.judge_engine(engine_args, vllm_config)
 
 
 def _register_models() -> None:

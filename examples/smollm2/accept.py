@@ -6,6 +6,7 @@ same answers. Where both agree per position, the draft is served as it was train
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,8 @@ def main(
         if len(answer) > k + 2
     ]
     model = AutoModelForCausalLM.from_pretrained(target, dtype=DTYPE).eval()
-    trained = new_draft(model, torch.arange(DRAFT_VOCABULARY))
+    is_native = "fc_norm" not in json.loads((draft / "config.json").read_text())
+    trained = new_draft(model, torch.arange(DRAFT_VOCABULARY), is_native)
     print(f"training code: {_shown(acceptance(trained, model, load(trained, draft), rows, k))}")
 
 

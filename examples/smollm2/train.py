@@ -28,6 +28,7 @@ from examples.tiny.train.export import bf16_tensors, draft_config, vocabulary_ma
 from examples.tiny.train.optim import build_optimizers, update
 
 LAYERS = (2, 9, 16, 23, 28)  # inputs of these target layers, of 30
+NATIVE_LAYERS = (2, 15, 27)  # those that engines read where a draft names none
 DRAFT_VOCABULARY = 8192
 LONGEST, TOKENS_A_BATCH = 384, 1792
 UNROLL, STEP_DECAY = 4, 0.85  # chain steps, and the weight of each against the one before
@@ -88,17 +89,17 @@ def collate(rows: Sequence[Row], index: list[int]) -> Batch:
 class TargetStates:
     """Aux states and last hidden states of the target, computed once per row and kept in a file."""
 
-    def __init__(self, target: Any, rows: Sequence[Row], path: Path) -> None:
-        self.target, self.seen = target, set[int]()
+    def __init__(self, target: Any, layers: Sequence[int], rows: Sequence[Row], path: Path) -> None:
+        self.target, self.layers, self.seen = target, layers, set[int]()
         self.base = np.cumsum([0, *(len(row.ids) for row in rows)])
-        shape = (int(self.base[-1]), len(LAYERS) + 1, target.config.hidden_size)
+        shape = (int(self.base[-1]), len(layers) + 1, target.config.hidden_size)
         self.file = np.memmap(path, dtype=np.int16, mode="w+", shape=shape)  # the bits of bfloat16
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> torch.Tensor:
         """Return the states of a batch, bfloat16 [B, S, layers + 1, H], zero after a row."""
         if not self.seen.issuperset(batch.index):
-            states = observe(self.target, batch.ids)
+            states = observe(self.target, self.layers, batch.ids)
             for i, length, row in zip(batch.index, batch.end.tolist(), states, strict=True):
                 self._of(i, length)[:] = row[:length].view(torch.int16).numpy()
                 self.seen.add(i)
@@ -113,11 +114,11 @@ class TargetStates:
 
 
 @torch.no_grad()
-def observe(target: Any, ids: torch.Tensor) -> torch.Tensor:
+def observe(target: Any, layers: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
     """Return aux states and, last, what the head reads: bfloat16 [B, S, layers + 1, H]."""
     output = target.model(ids, use_cache=False, output_hidden_states=True)
-    layers = [output.hidden_states[layer] for layer in LAYERS]
-    return torch.stack([*layers, output.last_hidden_state], 2).bfloat16()
+    aux = [output.hidden_states[layer] for layer in layers]
+    return torch.stack([*aux, output.last_hidden_state], 2).bfloat16()
 
 
 def unroll(
@@ -128,7 +129,7 @@ def unroll(
     Most rows are prompt or padding, and the head is the largest product.
     """
     n = rows[0].shape[1]
-    hidden = draft.fuse([states[:, :n, i].float() for i in range(len(LAYERS))])
+    hidden = draft.fuse([states[:, :n, i].float() for i in range(len(draft.shape.layer_ids))])
     cache: list[tuple[torch.Tensor, torch.Tensor]] = []
     logits = []
     layer = draft.midlayer
@@ -137,8 +138,9 @@ def unroll(
         x = torch.cat([token, layer.hidden_norm(hidden)], dim=-1)
         hidden = hidden + layer.self_attn(x, torch.arange(n) + step, cache)
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        hidden = draft.norm(hidden)
-        logits.append(draft.lm_head(hidden[wanted]))
+        normed = draft.norm(hidden)
+        logits.append(draft.lm_head(normed[wanted]))
+        hidden = normed if draft.shape.post_norm else hidden
     return logits
 
 
@@ -185,7 +187,8 @@ def acceptance(
         everywhere = [torch.ones(len(batch.index), n, dtype=torch.bool)] * k
         embeddings = target.model.embed_tokens(batch.ids).float()
         with torch.autocast("cpu", torch.bfloat16, enabled=FAST_BF16):
-            logits = unroll(draft, observe(target, batch.ids), embeddings, everywhere)
+            states = observe(target, draft.shape.layer_ids, batch.ids)
+            logits = unroll(draft, states, embeddings, everywhere)
         guesses = torch.stack([kept[row.argmax(-1)].view(-1, n) for row in logits], -1)
         wanted = torch.stack([batch.ids[:, j + 2 : j + 2 + n] for j in range(k)], -1)
         right = (guesses == wanted).int().cumprod(-1).sum(-1)
@@ -194,14 +197,15 @@ def acceptance(
     return shares_of_accepted([row.tolist() for row in lengths], k)
 
 
-def new_draft(target: Any, kept: torch.Tensor) -> DraftModel:
+def new_draft(target: Any, kept: torch.Tensor, native: bool = False) -> DraftModel:
     """Begin with the target's last aux state and head, so that the first step is no guess."""
     config = target.config
     shape = DraftShape(
         vocab_size=config.vocab_size, draft_vocab_size=len(kept), hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size, num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads, head_dim=config.head_dim, layer_ids=LAYERS,
-        post_norm=True, rms_norm_eps=config.rms_norm_eps,
+        num_kv_heads=config.num_key_value_heads, head_dim=config.head_dim,
+        layer_ids=NATIVE_LAYERS if native else LAYERS, post_norm=not native,
+        rms_norm_eps=config.rms_norm_eps,
         rope_theta=config.rope_parameters["rope_theta"],
     )  # fmt: skip
     draft = DraftModel(shape).train()
@@ -209,7 +213,7 @@ def new_draft(target: Any, kept: torch.Tensor) -> DraftModel:
         draft.lm_head.weight.copy_(target.lm_head.weight[kept].float())
         draft.norm.weight.copy_(target.model.norm.weight.float())
         draft.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
-        for norm in draft.fc_norm:
+        for norm in draft.fc_norm if draft.shape.post_norm else ():
             norm.weight.fill_(1.0)
     return draft
 
@@ -243,9 +247,13 @@ def save(draft: DraftModel, kept: torch.Tensor, out: Path) -> None:
 
 
 def load(draft: DraftModel, folder: Path) -> torch.Tensor:
-    """Read what `save` wrote; return the ids of the draft's vocabulary."""
+    """Read what `save` wrote, but `fc` of other layers; return the ids of the draft's vocabulary."""
     tensors = {name: t for file in folder.glob("*.safetensors") for name, t in load_file(file).items()}
-    draft.load_state_dict({name: t.float() for name, t in tensors.items() if name not in ("d2t", "t2d")})
+    weights = {name: t.float() for name, t in tensors.items() if name not in ("d2t", "t2d")}
+    if weights["fc.weight"].shape != draft.fc.weight.shape:
+        weights = {name: t for name, t in weights.items() if not name.startswith("fc")}
+        weights["fc.weight"] = draft.fc.weight.detach()
+    draft.load_state_dict(weights)
     kept: torch.Tensor = torch.arange(len(tensors["d2t"])) + tensors["d2t"]
     return kept
 
@@ -256,6 +264,7 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the rows.")] = 3,
     start: Annotated[Path | None, typer.Option(help="A draft of this recipe to begin with.")] = None,
     stop: Annotated[int, typer.Option(help="Train so many steps of the passes only.")] = 10**9,
+    native: Annotated[bool, typer.Option("--native", help="Three layers, no norm before them.")] = False,
     seed: int = 0,
 ) -> None:
     """Train the draft; the same command goes on with a run that was stopped."""
@@ -273,7 +282,7 @@ def main(
     # Target and draft.
     target = AutoModelForCausalLM.from_pretrained(fetch(FOLDER), dtype=DTYPE).eval()
     kept = most_frequent_ids(answers, target.config.vocab_size, DRAFT_VOCABULARY)
-    draft = new_draft(target, kept)
+    draft = new_draft(target, kept, native)
     if start is not None:
         kept = load(draft, start)
     covered = torch.isin(answers, kept).float().mean().item()
@@ -281,7 +290,7 @@ def main(
     optimizers = build_optimizers(draft, norm_learning_rate=PEAKS["norms"])
     optimizers[1].param_groups[0]["peak"] = PEAKS["tables"]  # the head begins as the target's
     out.mkdir(parents=True, exist_ok=True)
-    states = TargetStates(target, trained, out / "states.bin")
+    states = TargetStates(target, draft.shape.layer_ids, trained, out / "states.bin")
     run = Run(out / "checkpoint.pt", draft, optimizers)
     plan = [
         index for epoch in range(epochs) for index in batches(trained, random.Random(f"{seed} {epoch}"))

@@ -28,7 +28,7 @@ SEEN = {
 
 
 def broken(kernels: Kernels, how: str) -> Kernels:
-    right = kernels.replay
+    right = kernels.module
     changed = {
         "decay dropped": _verify(right, before=lambda made: made.gating.A_log.fill_(-60.0)),
         "one head of the outputs": _verify(right, after=lambda made: made.out[:, -1].mul_(1.01)),
@@ -45,7 +45,7 @@ def broken(kernels: Kernels, how: str) -> Kernels:
         "conv states one column off": _commit(right, after=_turn_conv_states),
         "no commit": {"Commit": lambda *_: lambda *_: None},
     }[how]
-    return kernels._replace(replay=SimpleNamespace(**_parts(right) | changed))
+    return kernels._replace(module=SimpleNamespace(**_parts(right) | changed))
 
 
 def _parts(right: Any) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class _Batches:
         rows = self._of_whole(self.first.batch.starts.diff())
         self.seq_lens = self.computed + rows if aligned else None
         self.apply = [
-            kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1) for step in self.made
+            kernels.module.Commit([(step.cache, step.gating, 0)], shapes.W - 1) for step in self.made
         ]
 
     def int32(self, values: Any) -> torch.Tensor:
@@ -133,13 +133,13 @@ class _Batches:
             scratch = self.int32([*self.scratch_blocks(group), NULL_BLOCK])
         batch = kernels.prepare(Batch(blocks, self.first.batch.starts, scratch), self.shapes.T)
         out = torch.empty_like(step.rows.value)
-        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.module.verify(step.rows, step.gating, step.cache, batch, out)
         batch, plan = batch.first(STEP_REQUESTS), empty_plan(step)
         align = None
         if self.seq_lens is not None:
             align = Align.of([self.tables[group]], self.computed, self.first.align.block_size)
         plan = type(plan)(*(part[:STEP_REQUESTS] for part in plan))
-        kernels.replay.plan(batch, self.sampled, self.indices, align, plan)
+        kernels.module.plan(batch, self.sampled, self.indices, align, plan)
         self.apply[group](batch, plan)
         return out[: step.num_rows]
 
@@ -160,7 +160,7 @@ class _AsAnEngine:
         layers = {
             name: SimpleNamespace(
                 state_cache=step.cache, gating=step.gating, conv_kernel_size=batches.shapes.W,
-                replay_kernels=kernels.replay,
+                replay_kernels=kernels.module,
             )
             for name, step in zip(names, self.made, strict=True)
         }  # fmt: skip
@@ -199,7 +199,7 @@ class _AsAnEngine:
 
     def _run(self, steps: list[Step]) -> None:
         for made, step, out in zip(self.made, steps, self.outputs, strict=True):
-            self.kernels.replay.verify(made.rows, made.gating, made.cache, step.batch, out)
+            self.kernels.module.verify(made.rows, made.gating, made.cache, step.batch, out)
 
 
 def _compare_steps(form: str, batches: _Batches, kernels: Kernels) -> Iterator[Part]:

@@ -41,10 +41,7 @@ def read_heads(config: DraftConfig, backbone: Backbone) -> Heads:
 
 
 def sliding_layers(config: DraftConfig, backbone: Backbone) -> list[bool]:
-    """Tell for each layer whether it slides.
-
-    `layer_types` decides, else the older keys if the backbone has them.
-    """
+    """Tell for each layer whether it slides: by `layer_types`, else by its backbone's older keys."""
     if config.layer_types is not None:
         return [kind == "sliding_attention" for kind in config.layer_types]
     first = backbone.first_sliding_layer
@@ -146,10 +143,7 @@ def asked_window(
 
 
 def can_have_a_window(drafter: Drafter) -> bool:
-    """Tell whether vLLM has windows for such a draft.
-
-    Latent attention and vLLM's own drafter classes have none.
-    """
+    """Tell whether vLLM has windows for the draft: none for latent attention or in its own classes."""
     return drafter.backbone.has_kv_heads and not drafter.is_vllms
 
 

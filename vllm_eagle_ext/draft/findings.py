@@ -153,10 +153,7 @@ def rules_in(*modules: ModuleType) -> tuple[Rule, ...]:
 
 
 def relax(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings as `strict: false` has them.
-
-    An error that an engine would start with becomes a warning.
-    """
+    """Return the findings as `strict: false` has them: errors that an engine starts with warn."""
     return [
         replace(finding, severity=Severity.WARNING)
         if finding.severity == Severity.ERROR and finding.can_run

@@ -15,9 +15,9 @@ from vllm_eagle_ext.draft.layer_ids import resolve_aux_layers
 from vllm_eagle_ext.draft.read_spec import (
     build_spec,
     family_of,
-    own_depth,
     trained_length,
-    without_padding,
+    with_own_depth,
+    with_padding_apart,
 )
 from vllm_eagle_ext.draft.registry import drafter_of
 from vllm_eagle_ext.draft.rules import EARLY_RULES, rules_for
@@ -75,7 +75,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     # What the draft claims to be.
     flat, options = flatten(without_nulls(files.config)), request.options
     drafter = drafter_of(files.config, flat.get("model_type"))
-    flat = own_depth(files, flat, drafter, target.num_layers)
+    flat = with_own_depth(files, flat, drafter, target.num_layers)
     claim = DraftClaim(files=files, flat=flat, request=request, drafter=drafter)
     early = tuple(apply_rules(EARLY_RULES, draft=claim))
     refused = any(finding.severity == Severity.ERROR for finding in early)
@@ -93,7 +93,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
         layer_ids: Any = ids if is_list else []  # had its target so many
         return Inspection(None, mark_consequences(errors, files.model, config, target, layer_ids))
     # What it is, with this target and these options.
-    unpadded = without_padding(files, config, target)
+    unpadded = with_padding_apart(files, config, target)
     window = asked_window(options.draft_window, trained_length(flat, config), request.max_model_len)
     spec = build_spec(files, flat, config, drafter, unpadded, aux_layers, options, window)
     if options.draft_vocabulary is not None:
@@ -119,7 +119,7 @@ def _aux_layers(
     return resolve_aux_layers(
         flat,
         num_target_layers=target.num_layers,
-        convention=family.layer_ids,
+        convention=family.id_convention,
         is_speculators=format_of(flat) == "speculators",
         override=override,
     )

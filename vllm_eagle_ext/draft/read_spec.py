@@ -32,7 +32,7 @@ _OF_LAYERS = ("layer_types", "sliding_window", "use_sliding_window", "max_window
 _LATER_LAYER = re.compile(r"layers\.0*[1-9]")
 
 
-def own_depth(
+def with_own_depth(
     files: DraftFiles, flat: Mapping[str, Any], drafter: Drafter | None, target_layers: int
 ) -> Mapping[str, Any]:
     """Return the config with the draft's own depth in place of the target's.
@@ -41,7 +41,7 @@ def own_depth(
     that attends to all tokens. A draft that drafts in parallel may have several.
 
     Args:
-        flat: `flatten(files.config)`.
+        flat: flattened, without nulls.
     """
     if drafter is None or format_of(files.config) != "published":
         return flat
@@ -56,7 +56,7 @@ def own_depth(
     }
 
 
-def without_padding(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> TargetFacts:
+def with_padding_apart(files: DraftFiles, config: DraftConfig, target: TargetFacts) -> TargetFacts:
     """Return the target with the tokens that a draft knows, the rest of its rows as padding.
 
     A table or a map of the draft that is larger than its config's vocabulary contradicts that.
@@ -92,7 +92,7 @@ def build_spec(
     """Put together what the parts say; whether they fit each other is for the rules.
 
     Args:
-        flat: `flatten(files.config)`.
+        flat: as `Case` has it.
         window: of the layers that were published without one.
     """
     # What decides the family: its flags and its gate.

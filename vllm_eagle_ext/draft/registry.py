@@ -116,7 +116,7 @@ def config_blocks() -> tuple[str, ...]:
 
 def id_places() -> tuple[str, ...]:
     """Return the nested keys that name aux layers."""
-    return _distinct(place for family in families().values() for place in family.layer_ids.places)
+    return _distinct(place for family in families().values() for place in family.id_convention.places)
 
 
 def own_keys() -> dict[str, KeyEffect]:

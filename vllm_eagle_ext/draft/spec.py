@@ -20,8 +20,7 @@ from vllm_eagle_ext.families.drafter_classes import Backbone, Drafter
 from vllm_eagle_ext.options import Options
 
 Presence = Literal["own", "shared", "unknown"]
-Convention = Literal["auto", "input", "output"]
-Override = Convention | Sequence[int]
+Override = Literal["auto", "input", "output"] | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ class Family:
     title: str  # for readers
     drafters: tuple[Drafter, ...]
     matches: Callable[[Evidence], bool] = lambda evidence: True
-    layer_ids: IdConvention
+    id_convention: IdConvention
     # What the drafter is built of.
     read_layers: Callable[[DraftConfig, Backbone, Format], tuple[LayerAttention, ...]]
     tensors: Callable[[DraftSpec, DraftConfig, int], dict[str, Expected]]
@@ -161,7 +160,7 @@ class DraftSpec:
     architecture: str  # as published
     format: Format
     family: Family
-    drafter: Drafter  # the registered class that serves it
+    drafter: Drafter  # the record of the class that serves it
     weights: Literal["safetensors", "bin"]
     num_layers: int
     hidden_size: int  # H
@@ -239,7 +238,7 @@ class DraftRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     files: DraftFiles
-    flat: Mapping[str, Any]  # `flatten(files.config)`
+    flat: Mapping[str, Any]  # flattened, without nulls, with the draft's own depth
     config: DraftConfig
     spec: DraftSpec
     expected: Mapping[str, Expected]  # by canonical name, as the draft's family says

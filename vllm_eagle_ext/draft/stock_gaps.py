@@ -29,10 +29,7 @@ NOT_NULL = (
 
 
 def stock_gaps(case: Case) -> list[str]:
-    """Return what vLLM without this package gets wrong.
-
-    An empty list means that vLLM serves the draft rightly.
-    """
+    """Return what vLLM without this package gets wrong; nothing where it serves the draft rightly."""
     gaps = [*_layer_gaps(case), *_weights(case)]
     gaps += [f"it knows no tensor {name}" for name in unread_names(case)[:1]]
     gaps += _names(case) if case.spec.format == "published" else []

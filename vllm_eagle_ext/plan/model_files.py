@@ -24,7 +24,7 @@ from vllm_eagle_ext.draft.draft_files import (
 )
 from vllm_eagle_ext.draft.findings import Problem
 from vllm_eagle_ext.draft.headers import LargeHeaderError
-from vllm_eagle_ext.draft.read_spec import family_of, own_depth
+from vllm_eagle_ext.draft.read_spec import family_of, with_own_depth
 from vllm_eagle_ext.draft.registry import drafter_of
 from vllm_eagle_ext.draft.sources import FolderSource, Place, Source, open_source
 from vllm_eagle_ext.draft.target_facts import text_config
@@ -182,7 +182,7 @@ def _read_config(
     if drafter is not None and type(depth) is int and flat.get("num_hidden_layers") == depth:
         with suppress(EagleExtError):  # `read_draft` says what is wrong with them
             files = read_draft_files(model.name, **place)
-            flat = own_depth(files, flat, drafter, depth)
+            flat = with_own_depth(files, flat, drafter, depth)
     config = parse_config(flat if format_of(model.config) == "published" else model.config)
     if isinstance(config, list):
         raise refusal(config[0])

@@ -29,11 +29,12 @@ from vllm_eagle_ext.replay.ops.types import (
     Step,
 )
 
-ALIGNED = 16  # int32s; Triton asks for 16 bytes
+MULTIPLE = 16  # int32s; Triton asks for 16 bytes
 
 
 class CacheGroups:
-    """Buffers never move: captured graphs read them.
+    """Gathers a step's state blocks for all groups that share it, in buffers that never move: captured
+    graphs read them.
 
     Args:
         most_groups: there can be no more.
@@ -44,7 +45,7 @@ class CacheGroups:
         self, most_groups: int, most_requests: int, device: torch.device, ops: ReplayOps
     ) -> None:
         columns = 1 + ops.scratch_blocks
-        most_requests += -most_requests % ALIGNED  # Triton compiles again for rows aligned otherwise
+        most_requests += -most_requests % MULTIPLE  # Triton compiles again for other alignments
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
@@ -81,8 +82,8 @@ class CacheGroups:
             self._with_batch(group, step)
         blocks = self._blocks[:, :groups, :requests]
         tables: tuple[HostTables, ...] = ()
-        if step.batch.tables:
-            tables = tuple(table for group in range(groups) for table in step.built[group].tables)
+        if step.batch.host_tables:
+            tables = tuple(t for group in range(groups) for t in step.built[group].host_tables)
         scratch = blocks[1] if len(blocks) > 1 else None
         return Batch(blocks[0], step.batch.starts[: requests + 1], scratch, tables)
 
@@ -170,7 +171,7 @@ class GroupsCommit:
             first = grouped[0][0]
             kernels = first.replay_kernels  # a target's layers have the same
             commit = kernels.Commit(layers, first.conv_kernel_size - 1)
-            size = (4, len(names), self._most_requests + -self._most_requests % ALIGNED)
+            size = (4, len(names), self._most_requests + -self._most_requests % MULTIPLE)
             device = layers[0].gating.A_log.device
             parts = torch.zeros(size, dtype=torch.int32, device=device)
             self._bound = (len(names), kernels, commit, CommitPlan(*parts))

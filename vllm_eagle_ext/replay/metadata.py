@@ -64,8 +64,8 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
 
 
 class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
-    """Differences from the parent: verify rows become a `Step`, which the builders of all groups share.
-    The parent leaves subclasses out of what vLLM shares among groups; this one takes part again."""
+    """Differences from the parent: verify rows become a `Step`, and each group gets a copy with its own
+    `batch`. The parent leaves subclasses out of what vLLM shares among groups; this one takes part."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         most = max(self.decode_cudagraph_max_bs, vllm_config.scheduler_config.max_num_seqs)
         self.ones = torch.ones(most, dtype=torch.int32, device=device)
         self.ops = replay_ops()
-        self.steps_plain_decodes = self._steps_plain_decodes()
+        self.decodes_in_place = self._decodes_in_place()
         self.pending: Step | None = None  # until `commit_on_v1` takes it
         self.group_numbers: dict[CacheGroups, int] = {}  # what `join` returned for this builder's group
         self.led_groups: CacheGroups | None = None  # where vLLM builds this group before the others
@@ -122,7 +122,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
     ) -> GDNAttentionMetadata:
         self.pending, common = None, common_attn_metadata
         drafts = num_decode_draft_tokens_cpu
-        if drafts is not None and self.steps_plain_decodes and not bool((drafts > 0).any()):
+        if drafts is not None and self.decodes_in_place and not bool((drafts > 0).any()):
             drafts = None
         metadata = super().build(
             common_prefix_len,
@@ -189,7 +189,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.groups_commit = GroupsCommit(self.led_groups, self.vllm_config)
         return self.led_groups
 
-    def _steps_plain_decodes(self) -> bool:
+    def _decodes_in_place(self) -> bool:
         """Say whether the rows of a batch without any draft step a state in its block, since a committed
         state has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would
         hold the kernels, and the first such batch would wait for them to be compiled. With prefix
@@ -200,7 +200,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         has_any_widths = bool(getattr(config, "enable_adaptive_verification", False))
         has_none = any(k == 0 for *_, k in schedule)
-        return has_none and not is_aligned and not has_any_widths and self.ops.steps_plain_decodes
+        return has_none and not is_aligned and not has_any_widths and self.ops.can_decode_in_place
 
     def _recurrent_layers(self) -> list[str]:
         """Return the names of all layers of this kind, in the model's order."""
@@ -227,7 +227,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             other_places = places._replace(requests=len(order) - count, indices=indices[count:])
             places = places._replace(indices=indices[:count])
         return Step(
-            batch=Batch(starts, starts),
+            batch=Batch(starts, starts),  # `first_step` puts the state blocks in the first's place
             num_rows=metadata.num_spec_decode_tokens if is_mixed else metadata.num_actual_tokens,
             num_requests=count,
             rows_per_request=self.num_spec + 1,

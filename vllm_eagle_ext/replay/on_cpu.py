@@ -35,7 +35,7 @@ class CpuOps(ReplayOps):
     gathers_by_address = False
 
     @property
-    def steps_plain_decodes(self) -> bool:
+    def can_decode_in_place(self) -> bool:
         """Say no with the kernels for AMX and Arm, which are given conv states of all W - 1 + K
         columns."""
         return not _has_fast_convolution()
@@ -52,7 +52,7 @@ class CpuOps(ReplayOps):
         """Convolve the rows, padded to T per request. When a request has fewer, vLLM's own code (0.32)
         moves its conv state by the wrong number of inputs."""
         _show_plain_weights(layer)
-        (tables,) = step.batch.tables
+        (tables,) = step.batch.host_tables
         requests, rows = len(tables.state_blocks), tables.columns.shape[1] - 1
         is_full = len(x) == requests * rows
         padded = x.reshape(requests, rows, -1) if is_full else x.new_zeros(requests, rows, x.shape[-1])

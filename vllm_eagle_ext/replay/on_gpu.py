@@ -63,19 +63,18 @@ class GpuOps(ReplayOps):
         """Compile what later batches need, at the first commit.
 
         That is part of vLLM's own warm-up; with `--enforce-eager` vLLM has none, and the first step with
-        drafts waits. A batch of prompts and verified requests asks for other variants of the same
-        kernels than one that verifies all of its requests, and one of few requests for other tiles than
-        one of many; compiling while serving is a stall. Nothing is written here that a step would read.
+        drafts waits. Mixed batches ask for other variants of the kernels, and few requests for other
+        tiles than many: compiling while serving is a stall. Nothing is written that a step would read.
         """
         # Batches of one request and of the most.
         for requests in (1, plan.final.shape[-1]):  # the chunked kernels' tiles differ
-            batch = padding_batch(None, requests)
+            batch = padding_batch(indices=None, requests=requests)
             _compile_verify(kernels, layer, batch.of_group(0))
             commit(batch, CommitPlan(*(part[:, :requests] for part in plan)))
         # Batches whose requests stand in their places, and mixed ones.
         one_request = torch.zeros(1, dtype=torch.int32, device=num_sampled.device)
         for indices in (None, one_request):
-            batch = padding_batch(indices)
+            batch = padding_batch(indices=indices)
             parts = CommitPlan(*(part[:, :1] for part in plan))
             kernels.plan(batch, num_sampled, indices, align, parts)
             _compile_align(align, num_sampled, indices)

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
-def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
+def commit_on_v1(runner: GPUModelRunner, sampled_ids: torch.Tensor) -> None:
     """Commit a step of V1, which has no hook for it: `compat` calls this right after sampling.
 
     n sampled tokens commit n rows, the anchor and n - 1 accepted drafts; see `ops.types`.
 
     Args:
-        sampled: [requests, K + 1] token ids, -1 after the last sampled one.
+        sampled_ids: [requests, K + 1] token ids, -1 after the last sampled one.
     """
     num_sampled = None
     for groups in runner.attn_groups:
@@ -54,7 +54,7 @@ def commit_on_v1(runner: GPUModelRunner, sampled: torch.Tensor) -> None:
             if not isinstance(builder, ReplayMetadataBuilder) or builder.pending is None:
                 continue
             if num_sampled is None:
-                num_sampled = (sampled != -1).sum(dim=1, dtype=torch.int32)
+                num_sampled = (sampled_ids != -1).sum(dim=1, dtype=torch.int32)
             step, builder.pending = builder.pending, None
             assert builder.groups_commit is not None
             builder.groups_commit(step, num_sampled)

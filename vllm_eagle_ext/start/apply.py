@@ -133,7 +133,7 @@ def loading_plan(case: Case) -> LoadingPlan:
         gate=None
         if gate is None
         else asdict(GatePlan(gate.kind, gate.module, gate.layout, heads.query, heads.dim)),
-        d2t=case.spec.vocabulary.map_kind,
+        d2t_kind=case.spec.vocabulary.map_kind,
         target_vocab_size=case.target.vocab_size,
         embedding_rows=case.target.rows,
         drop_unexpected=not case.request.options.strict,
@@ -178,7 +178,7 @@ def _set_for_a_start(engine_args: Any, field: str, value: object) -> None:
 
 
 def keep_last_block(engine_args: Any, config: Any, case: Case) -> None:
-    """Turn off vLLM's drop of a hit's last block for drafts that do not need it.
+    """Turn off, in vLLM's SpeculativeConfig, its drop of a hit's last block where a draft needs none.
 
     The last row of a block of an EAGLE-3 draft was made with the token after the block, which may be
     another one in the text that hits. vLLM 0.32 drops it for DFlash drafts too; 0.33 does not.

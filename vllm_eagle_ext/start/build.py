@@ -91,9 +91,9 @@ def build_speculative_config(
     if not options.enabled:
         return build()
     # Before vLLM builds, whose own errors would come first.
-    speculative, inspection = asked_speculative(engine_args), None
+    asked, inspection = asked_speculative(engine_args), None
     request = partial(draft_request, engine_args, target_model_config, parallel_config, options)
-    if speculative:
+    if asked:
         failed_start.watch()
         if is_looked_at(engine_args, target_model_config):
             inspection = inspect_start(engine_args, target_model_config, request())
@@ -108,7 +108,7 @@ def build_speculative_config(
         setattr(engine_args, _JUDGED, (options, case))
         return None
     # vLLM has guessed the method: look again with it.
-    if speculative and speculative["method"] is None and isinstance(config.model, str):
+    if asked and asked["method"] is None and isinstance(config.model, str):
         inspection = inspect_start(engine_args, target_model_config, request(method=config.method))
     if inspection is not None and config.method in methods():
         case = inspection.case

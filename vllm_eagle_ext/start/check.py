@@ -165,10 +165,7 @@ def run_check(request: CheckRequest, *, all_values: bool = False) -> CheckResult
 
 
 def _platform(request: CheckRequest) -> tuple[str, str, bool]:
-    """Return the platform, why it is assumed, and whether its V2 runner wants aux states of any draft.
-
-    Another machine may serve, where neither platform nor release are this one's.
-    """
+    """Return the platform, why it is assumed, and whether its V2 runner always wants aux states."""
     platform, why = find_platform(request.platform)
     release = None if request.release is None else read_release(request.release)
     if release is not None:

@@ -12,6 +12,7 @@ from vllm.config import set_current_vllm_config
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.mamba.gdn import qwen_gdn_linear_attn
 from vllm.model_executor.model_loader.utils import get_model_architecture
+from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
@@ -39,6 +40,12 @@ class Case:
     block_size: int | None = None  # as a user sets it
 
 
+class _SizesAsAGpu(type(current_platform)):
+    """A CPU's platform, which starts from larger blocks of its own in 0.33, but for that."""
+
+    update_block_size_for_backend = Platform.update_block_size_for_backend  # what CUDA's inherits
+
+
 class Builder:
     """Builds the language model of a published target; on a CPU what follows from a GPU is replaced."""
 
@@ -48,6 +55,7 @@ class Builder:
         plugin.register()
         # The C++ operators of a CPU need a state block to discard.
         monkeypatch.setattr(layer, "replay_ops", lambda: SimpleNamespace(scratch_blocks=0))
+        monkeypatch.setattr(built_caches, "current_platform", _SizesAsAGpu())
         # Whether kernels are right is no question of memory.
         monkeypatch.setattr(targets, "resolve_kernels", lambda *_, **__: cpu)
 
@@ -66,7 +74,7 @@ class Builder:
             get_model_architecture(built.model_config)[0](vllm_config=built)
         cache.user_specified_block_size = case.block_size is not None
         cache.block_size = case.block_size or cache.block_size
-        Platform.update_block_size_for_backend.__func__(Platform, built)  # what CUDA's inherits
+        Platform.update_block_size_for_backend.__func__(Platform, built)
         built.device_config = SimpleNamespace(device_type="cuda")
         return built
 

@@ -32,7 +32,7 @@ STAGED = (
 class Ops:
     """`CpuOps` without the tables for its C++ kernel, or reading block tables where they stand."""
 
-    scratch_blocks, steps_plain_decodes = 0, True
+    scratch_blocks, can_decode_in_place = 0, True
 
     def __init__(self, *, by_address: bool = False) -> None:
         self.gathers_by_address, self.gathers = by_address, []
@@ -93,7 +93,7 @@ def builder(
     made.speculative_config = SimpleNamespace(
         enable_adaptive_verification=adaptive, num_speculative_tokens_per_batch_size=schedule
     )
-    made.steps_plain_decodes = made._steps_plain_decodes()
+    made.decodes_in_place = made._decodes_in_place()
     made.layer_names = [f"layer of {id(made)}"]
     made.led_groups = CacheGroups(GROUPS, MOST, torch.device("cpu"), made.ops)
     made.groups_commit = Commits()

@@ -53,7 +53,7 @@ def ops(T: int) -> SimpleNamespace:
 
 def per_token(made: Case, lengths: list[int]) -> Outcome:
     """vLLM's scheme: the state after row t in block t of the request."""
-    shape, (tables,) = made.shape, cpu.prepare(made.batch, made.shape.T).tables
+    shape, (tables,) = made.shape, cpu.prepare(made.batch, made.shape.T).host_tables
     requests = len(tables.state_blocks)
     states = torch.zeros(1 + requests * shape.T, shape.HV, shape.DV, shape.DK, dtype=shape.state)
     table = 1 + torch.arange(requests * shape.T, dtype=torch.int32).view(requests, shape.T)

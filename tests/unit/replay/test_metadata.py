@@ -84,7 +84,7 @@ def test_a_batch_without_a_draft_decodes_plainly(graphs):
 
 def test_rows_are_verified_where_no_plain_decode_can_step_their_states():
     ops = Ops()
-    ops.steps_plain_decodes = False
+    ops.can_decode_in_place = False
     made = builder("none", graphs=False, ops=ops, schedule=OFF_FOR_MANY)
     assert build(made, batch([1], [20], "none"), [0]).step.num_rows == 1
     beside_a_prompt = build(made, batch([1, 6], [20, 30], "none"), [0, -1])

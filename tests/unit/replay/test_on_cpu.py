@@ -40,7 +40,7 @@ def test_rows_of_the_convolution(monkeypatch, counts):
     rows = on_cpu.CpuOps().convolve(layer, x, cache, SimpleNamespace(batch=batch))
     assert rows.stride(-1) == 1
     for request, row in enumerate(rows.split(counts)):
-        history = before[int(batch.tables[0].state_blocks[request]), :, : WIDTH - 1]
+        history = before[int(batch.host_tables[0].state_blocks[request]), :, : WIDTH - 1]
         inputs = torch.cat([history, x.split(counts)[request].T.float()], dim=-1)
         expected = F.silu(F.conv1d(inputs[None], conv1d.weight, groups=dim))[0].T
         assert torch.allclose(row.float(), expected, atol=1e-5, rtol=1e-2)

@@ -113,7 +113,7 @@ DFLASH = Family(
     name="dflash",
     title="DFlash",
     drafters=(DFLASH_DRAFTER,),
-    layer_ids=IdConvention(places=(f"dflash_config.{OUTPUT_IDS_KEY}",), is_required=True),
+    id_convention=IdConvention(places=(f"dflash_config.{OUTPUT_IDS_KEY}",), is_required=True),
     read_layers=_block_layers,
     tensors=_dflash_tensors,
     own_keys={
@@ -151,8 +151,9 @@ DSPARK = replace(
     name="dspark",
     title="DSpark",
     drafters=(DSPARK_DRAFTER,),
-    layer_ids=replace(
-        DFLASH.layer_ids, places=(*DFLASH.layer_ids.places, "dspark_config.target_layer_ids")
+    id_convention=replace(
+        DFLASH.id_convention,
+        places=(*DFLASH.id_convention.places, "dspark_config.target_layer_ids"),
     ),
     tensors=_dspark_tensors,
     own_keys=_OF_THE_LAYERS,

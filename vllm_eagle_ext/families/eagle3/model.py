@@ -43,10 +43,10 @@ class GatableDraft(ResolvedDraft):
             for layer in self.model.layers:  # type: ignore[attr-defined]
                 add_gate(layer.self_attn)
 
-    def at_run_time(
+    def arranged(
         self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        arranged = super().at_run_time(weights, seen)
+        arranged = super().arranged(weights, seen)
         if self.gate_plan is None:
             return arranged
         return with_gates(arranged, self.gate_plan, get_tensor_model_parallel_world_size())

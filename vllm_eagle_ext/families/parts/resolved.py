@@ -61,10 +61,10 @@ class ResolvedDraft(StrictWeights):
             )
         self.has_started = True
 
-    def at_run_time(
+    def arranged(
         self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        arranged = super().at_run_time(weights, seen)
+        arranged = super().arranged(weights, seen)
         return arranged if self._kept_rows is None else self._kept_rows.arranged(arranged, seen)
 
     def is_anothers(self, name: str) -> bool:

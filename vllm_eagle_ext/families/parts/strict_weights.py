@@ -38,7 +38,7 @@ class LoadingPlan:
     optional: dict[str, list[list[int]]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the aux layers
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
-    d2t: MapKind | None = None  # None: it could not be read beforehand
+    d2t_kind: MapKind | None = None  # None: no map, or it could not be read beforehand
     target_vocab_size: int = 0  # V
     embedding_rows: int = 0  # of the target's embeddings, its padding included
     drop_unexpected: bool = False  # `strict: false`
@@ -62,11 +62,11 @@ class StrictWeights:
         """
         assert isinstance(self, torch.nn.Module)
         if self.has_started:
-            return super().load_weights(self.for_update(self.at_run_time(weights, set())))  # type: ignore[misc]
+            return super().load_weights(self.for_update(self.arranged(weights, set())))  # type: ignore[misc]
         seen: set[str] = set()
         built = {name for name, _ in self.named_parameters()}
         self._forget()
-        loaded = super().load_weights(self.at_run_time(weights, seen))  # type: ignore[misc]
+        loaded = super().load_weights(self.arranged(weights, seen))  # type: ignore[misc]
         _require_all(self.loading_plan, seen)
         _settle_unused(self, seen)
         _require_fed(self, built, seen, self.loading_plan)
@@ -74,10 +74,10 @@ class StrictWeights:
         self.has_started = True
         return loaded
 
-    def at_run_time(
+    def arranged(
         self, weights: Iterable[tuple[str, torch.Tensor]], seen: set[str]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the tensors as vLLM's loader is to see them; published names go into `seen`."""
+        """Yield the tensors as vLLM's loader is to see them; canonical names go into `seen`."""
         return _arranged(weights, self.loading_plan, seen)
 
     def for_update(
@@ -146,7 +146,7 @@ def _require_identity(d2t: torch.Tensor) -> None:
 def _as_offsets(tensor: torch.Tensor, plan: LoadingPlan) -> torch.Tensor:
     """Turn d2t into offsets, as the start has read it, which may have gone by t2d."""
     d2t = [] if tensor.is_floating_point() else tensor.tolist()
-    kind = plan.d2t or map_kind(d2t, plan.target_vocab_size)
+    kind = plan.d2t_kind or map_kind(d2t, plan.target_vocab_size)
     if kind is None or not is_map(target_ids(d2t, kind), plan.target_vocab_size):
         raise _bad_weights(
             "d2t", "no map", f"different target ids below {plan.target_vocab_size}, as offsets"

@@ -3,8 +3,7 @@
 
 A step that drafts and verifies K tokens takes T(K), one without a draft T(0). With an acceptance length
 E drafting pays where E is above T(K) / T(0), whichever draft of this shape it is (Leviathan et al. 2023,
-section 3.3, with measured times): the surface of break-even. Gains that it predicts choose what is
-served in the closing round; its measured ones choose what is printed.
+section 3.3, with measured times): the surface of break-even. It chooses what the closing round serves.
 """
 
 from __future__ import annotations

@@ -93,7 +93,6 @@ class Measured:
 
 
 _MOST_BINS = 8
-_NO_CATEGORY = "(none)"
 
 
 def length_of(histograms: Sequence[Sequence[int]]) -> float:
@@ -115,7 +114,7 @@ def spread_of(
     own: dict[str, list[Sequence[int]]] = {}
     if any(categories):
         for histogram, category in zip(histograms, categories, strict=True):
-            own.setdefault(category or _NO_CATEGORY, []).append(histogram)
+            own.setdefault(category or "(none)", []).append(histogram)
     lengths = {name: length_of(each) for name, each in own.items()}
     return {
         "requests_by_length": bins,

@@ -18,6 +18,7 @@ import torch
 from vllm_eagle_ext.errors import OptionsError
 from vllm_eagle_ext.measure.engine.machine import gpus, processor, versions
 from vllm_eagle_ext.measure.selftest import timing
+from vllm_eagle_ext.replay.ops.types import Layer
 from vllm_eagle_ext.replay.self_check import compared
 from vllm_eagle_ext.replay.self_check.compared import (
     STEP_REQUESTS,
@@ -285,11 +286,11 @@ def _plain_run(
     """Return outputs, and what computes them and commits the step."""
     out, plan = torch.full_like(step.rows.value, float("nan")), empty_plan(step)
     batch = kernels.prepare(step.batch, shapes.T)
-    apply = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
+    apply = kernels.module.Commit([Layer(step.cache, step.gating, 0)], shapes.W - 1)
 
     def run() -> None:
-        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
-        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
+        kernels.module.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.module.plan(batch, step.num_sampled, None, step.align, plan)
         apply(batch, plan)
 
     return out, run

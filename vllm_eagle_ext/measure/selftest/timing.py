@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from vllm_eagle_ext.memory.state_blocks import record_width
-from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Layer, Rows, StateCache
 from vllm_eagle_ext.replay.self_check.compared import Kernels
 from vllm_eagle_ext.replay.self_check.step import Shapes
 
@@ -73,9 +73,9 @@ class Scheme:
 
     def replay(self, kernels: Kernels, accepted: int) -> Run:
         """Return what verifies and commits a step of all layers."""
-        counts, made = self.counts(accepted), kernels.replay
+        counts, made = self.counts(accepted), kernels.module
         plan = CommitPlan(*torch.zeros(4, self.batch, dtype=torch.int32, device=self.device))
-        apply = made.Commit([(cache, self.gating, 0) for cache in self.layers], self.shapes.W - 1)
+        apply = made.Commit([Layer(cache, self.gating, 0) for cache in self.layers], self.shapes.W - 1)
 
         def run() -> None:
             batch = kernels.prepare(self.replay_batch, self.T)

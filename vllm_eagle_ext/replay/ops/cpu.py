@@ -28,6 +28,7 @@ from vllm_eagle_ext.replay.ops.types import (
     CommitPlan,
     Gating,
     HostTables,
+    Layer,
     Rows,
     StateCache,
 )
@@ -37,7 +38,7 @@ __all__ = ["Commit", "gather_blocks", "plan", "prepare", "verify"]
 
 def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: torch.Tensor) -> None:
     """Write the outputs of all rows to `out` [N, HV, DV], their records to the blocks; states stay."""
-    (tables,) = batch.tables
+    (tables,) = batch.host_tables
     count = len(tables.request)
     if count < len(out):
         rows = Rows(*(part[:count] for part in rows))
@@ -54,7 +55,7 @@ def prepare(batch: Batch, rows_per_request: int) -> Batch:
         rows_per_request: T. Rows of padding, if there are any, must stand after all others.
     """
     groups = (batch.of_group(group) for group in range(batch.groups))
-    return batch._replace(tables=tuple(_tables_of(each, rows_per_request) for each in groups))
+    return batch._replace(host_tables=tuple(_tables_of(each, rows_per_request) for each in groups))
 
 
 def _tables_of(batch: Batch, rows_per_request: int) -> HostTables:
@@ -155,7 +156,7 @@ def _block_at(table: np.ndarray, column: np.ndarray) -> np.ndarray:
 class Commit:
     """Writes what a plan says, layer by layer."""
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+    def __init__(self, layers: Sequence[Layer], history: int) -> None:
         """Keep the layers, as `types.CommitKernel` does."""
         self._groups: dict[int, list[tuple[StateCache, Gating]]] = {}
         for cache, gating, group in layers:
@@ -165,7 +166,7 @@ class Commit:
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         """Write, as `types.CommitKernel` does."""
         for group, layers in self._groups.items():
-            self._apply(layers, batch.tables[group], plan.of_group(group))
+            self._apply(layers, batch.host_tables[group], plan.of_group(group))
 
     def _apply(
         self, layers: list[tuple[StateCache, Gating]], tables: HostTables, plan: CommitPlan
@@ -208,7 +209,7 @@ def _conv_moves(
 ) -> list[_ConvMove]:
     """List the moves at the block boundary, and after the last committed row."""
     block_end, final = (part.numpy()[tables.active] for part in (plan.block_end, plan.final))
-    to_end = plan.block_end_lengths.numpy()[tables.active]
+    end_lengths = plan.block_end_lengths.numpy()[tables.active]
     crossing = np.flatnonzero(block_end > NULL_BLOCK)
     moving = np.flatnonzero((count > 1) | (final != tables.state_blocks))  # others are in their place
     places = np.arange(history)
@@ -222,7 +223,7 @@ def _conv_moves(
                 places[None],
             )
         )
-        for of, length, block in ((crossing, to_end, block_end), (moving, count, final))
+        for of, length, block in ((crossing, end_lengths, block_end), (moving, count, final))
         if len(of)
     ]
 

@@ -22,6 +22,7 @@ from vllm_eagle_ext.replay.ops.types import (
     Batch,
     CommitPlan,
     Gating,
+    Layer,
     Rows,
     StateCache,
 )
@@ -132,7 +133,7 @@ class Commit:
 
     def __init__(
         self,
-        layers: Sequence[tuple[StateCache, Gating, int]],
+        layers: Sequence[Layer],
         history: int,
         dtype: torch.dtype = torch.float64,
     ) -> None:

@@ -82,7 +82,7 @@ def _verify(
     a_row: tl.tensor,
     b_row: tl.tensor,
     out_row: tl.tensor,
-    blocks_step: tl.tensor,
+    blocks_stride: tl.tensor,
     STATE_STRIDE: tl.constexpr,
     RECORD_STRIDE: tl.constexpr,
     RECORD_ROWS: tl.constexpr,
@@ -98,7 +98,7 @@ def _verify(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h = i_hv // (HV // H)
-    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
+    block = tl.load(state_blocks + request * blocks_stride).to(tl.int64)
     first = tl.load(starts + request).to(tl.int64)
     rows = tl.load(starts + request + 1).to(tl.int64) - first
     if (block <= NULL) | (rows <= 0):
@@ -149,9 +149,9 @@ def _apply_states(
     final: tl.tensor,
     block_end: tl.tensor,
     block_end_lengths: tl.tensor,
-    blocks_step: tl.tensor,
-    blocks_group_step: tl.tensor,
-    group_step: tl.tensor,
+    blocks_stride: tl.tensor,
+    blocks_group_stride: tl.tensor,
+    group_stride: tl.tensor,
     RECORD_ROWS: tl.constexpr,
     STATE_BYTES: tl.constexpr,
     H: tl.constexpr,
@@ -167,15 +167,16 @@ def _apply_states(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h, entry = i_hv // (HV // H), table + tl.program_id(1) * COLUMNS
+    # An entry: state address, stride; records address, stride; A_log, dt_bias; group.
     group = tl.load(entry + 6)
-    block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
-    mine = group * group_step + request
+    block = tl.load(state_blocks + group * blocks_group_stride + request * blocks_stride).to(tl.int64)
+    mine = group * group_stride + request
     length = tl.load(rows_to_commit + mine)
     if (block <= NULL) | (length <= 0):
         return
     length = tl.minimum(length, RECORD_ROWS)
-    last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
-    at_length = tl.where(at > NULL, tl.load(block_end_lengths + mine), 0)
+    final_block, end_block = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
+    end_length = tl.where(end_block > NULL, tl.load(block_end_lengths + mine), 0)
     state, stride = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty)), tl.load(entry + 1)
     records = tl.load(entry + 2).to(tl.pointer_type(record_like.dtype.element_ty))
     records += block * tl.load(entry + 3)
@@ -197,11 +198,11 @@ def _apply_states(
         b_v = tl.load(record + H * DK + i_hv * DV + o_v, mask=mask_v, other=0)
         gates = record + H * DK + HV * DV + i_hv
         h = _step(h, b_k, b_v, tl.load(gates), tl.load(gates + HV), b_A, bias)
-        if i + 1 == at_length:
-            target = tl.multiple_of(state + at * stride, STATE_BYTES)
+        if i + 1 == end_length:
+            target = tl.multiple_of(state + end_block * stride, STATE_BYTES)
             tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
-    if last > NULL:
-        target = tl.multiple_of(state + last * stride, STATE_BYTES)
+    if final_block > NULL:
+        target = tl.multiple_of(state + final_block * stride, STATE_BYTES)
         tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
 
 
@@ -284,15 +285,15 @@ class Commit:
     The layers share shapes, dtypes and the strides inside a block. Their tensors must never move.
     """
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+    def __init__(self, layers: Sequence[Layer], history: int) -> None:
         """Keep the layers, as `types.CommitKernel` does."""
-        self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds only addresses
+        self._layers = tuple(layers)  # the table holds only addresses
         caches, _, groups = zip(*self._layers, strict=True)
         first = caches[0]
         self._move_conv_states = MoveConvStates([cache.conv for cache in caches], groups, history)
         self._sizes = _tiles(first)
         self._state_bytes = self._alignment(first.state)
-        if len({self._layout(layer.cache, layer.gating) for layer in self._layers}) > 1:
+        if len({self._layout(cache, gating) for cache, gating, _ in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
             [c.state.data_ptr(), c.state.stride(0), c.records.data_ptr(), c.records.stride(0)]

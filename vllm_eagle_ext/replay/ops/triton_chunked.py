@@ -44,7 +44,7 @@ from vllm_eagle_ext.replay.ops.triton_chunked_math import (
     row_decays,
 )
 from vllm_eagle_ext.replay.ops.triton_plan import plan, strides
-from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Rows, StateCache
+from vllm_eagle_ext.replay.ops.types import Batch, CommitPlan, Gating, Layer, Rows, StateCache
 
 __all__ = ["Commit", "plan", "verify"]
 
@@ -94,7 +94,7 @@ def _verify(
     a_row: tl.tensor,
     b_row: tl.tensor,
     out_row: tl.tensor,
-    blocks_step: tl.tensor,
+    blocks_stride: tl.tensor,
     STATE_STRIDE: tl.constexpr,
     RECORD_STRIDE: tl.constexpr,
     RECORD_ROWS: tl.constexpr,
@@ -112,7 +112,7 @@ def _verify(
     tiles: tl.constexpr = (DV + BV - 1) // BV
     i_v, i_hv, request = program % tiles, program // tiles % HV, program // (tiles * HV)
     i_h = i_hv // (HV // H)
-    block = tl.load(state_blocks + request * blocks_step).to(tl.int64)
+    block = tl.load(state_blocks + request * blocks_stride).to(tl.int64)
     first = tl.load(starts + request).to(tl.int64)
     rows = (tl.load(starts + request + 1).to(tl.int64) - first).to(tl.int32)
     if (block <= NULL) | (rows <= 0):
@@ -214,9 +214,9 @@ def _apply_states(
     final: tl.tensor,
     block_end: tl.tensor,
     block_end_lengths: tl.tensor,
-    blocks_step: tl.tensor,
-    blocks_group_step: tl.tensor,
-    group_step: tl.tensor,
+    blocks_stride: tl.tensor,
+    blocks_group_stride: tl.tensor,
+    group_stride: tl.tensor,
     RECORD_ROWS: tl.constexpr,
     STATE_BYTES: tl.constexpr,
     RECORD_BYTES: tl.constexpr,
@@ -237,14 +237,14 @@ def _apply_states(
     i_h = i_hv // (HV // H)
     entry = table + tl.program_id(1) * COLUMNS
     group = tl.load(entry + 6)
-    block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
-    mine = group * group_step + request
+    block = tl.load(state_blocks + group * blocks_group_stride + request * blocks_stride).to(tl.int64)
+    mine = group * group_stride + request
     length = tl.load(rows_to_commit + mine)
     if (block <= NULL) | (length <= 0):
         return
     length = tl.minimum(length, RECORD_ROWS)
-    last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
-    at_length = tl.where(at > NULL, tl.minimum(tl.load(block_end_lengths + mine), length), 0)
+    final_block, end_block = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
+    end_length = tl.where(end_block > NULL, tl.minimum(tl.load(block_end_lengths + mine), length), 0)
 
     state = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty))
     stride = tl.load(entry + 1)
@@ -281,12 +281,12 @@ def _apply_states(
     solution = _solution(k_k, k_unit, between, b_b)
     errors = tl.trans(b_v).to(tl.float32) - h_k * (before * k_unit)[None, :]
     # Twice at most. The block that the state is read from is written last: it may be either of the two.
-    for turn in range(0, tl.where(at_length > 0, 2, 1)):
-        at_end = (at_length > 0) & ((turn == 0) == (at != block))
-        to = tl.where(at_end, at, last)
+    for turn in range(0, tl.where(end_length > 0, 2, 1)):
+        at_end = (end_length > 0) & ((turn == 0) == (end_block != block))
+        to = tl.where(at_end, end_block, final_block)
         if to > NULL:
             target = tl.multiple_of(state + to * stride, STATE_BYTES) + tile
-            rows = tl.where(at_end, at_length, length)
+            rows = tl.where(at_end, end_length, length)
             _store_states(
                 source,
                 target,
@@ -358,7 +358,7 @@ def verify(rows: Rows, gating: Gating, cache: StateCache, batch: Batch, out: tor
 class Commit(sequential.Commit):
     """Writes what a plan says, in all layers at once: one launch for states, one for conv states."""
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
+    def __init__(self, layers: Sequence[Layer], history: int) -> None:
         """Keep the layers, as `types.CommitKernel` does.
 
         Raises:

@@ -94,9 +94,9 @@ def _plan(
     block_end_lengths: tl.tensor,
     requests: tl.tensor,
     columns: tl.tensor,
-    blocks_step: tl.tensor,
-    blocks_group_step: tl.tensor,
-    group_step: tl.tensor,
+    blocks_stride: tl.tensor,
+    blocks_group_stride: tl.tensor,
+    group_stride: tl.tensor,
     table_row: tl.tensor,
     block_size: tl.tensor,
     MAPPED: tl.constexpr,
@@ -105,32 +105,32 @@ def _plan(
 ) -> None:
     """Plan in one program per part of the requests and cache group."""
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
-    is_request, place = i < requests, group * group_step + i
-    blocks = state_blocks + group * blocks_group_step
-    block = tl.load(blocks + i * blocks_step, mask=is_request, other=NULL)
+    is_request, place = i < requests, group * group_stride + i
+    blocks = state_blocks + group * blocks_group_stride
+    block = tl.load(blocks + i * blocks_stride, mask=is_request, other=NULL)
     rows = tl.load(starts + i + 1, mask=is_request, other=0)
     rows -= tl.load(starts + i, mask=is_request, other=0)
     active = (block > NULL) & (rows > 0)
     request = tl.load(indices + i, mask=active, other=0) if MAPPED else i
     sampled = tl.load(num_sampled + request, mask=active, other=0)
-    count = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
+    length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
 
-    final_block, end_count = block, tl.zeros([BLOCK], tl.int32)
+    final_block, end_length = block, tl.zeros([BLOCK], tl.int32)
     end_block = tl.full([BLOCK], NULL, tl.int32)
     if ALIGNED:
         computed = tl.load(num_computed + request, mask=active, other=0)
         table = tl.load(addresses + group).to(tl.pointer_type(tl.int32))
         table += request.to(tl.int64) * table_row
-        column = tl.minimum(tl.maximum(computed + count - 1, 0) // block_size, columns - 1)
+        column = tl.minimum(tl.maximum(computed + length - 1, 0) // block_size, columns - 1)
         final_block = tl.load(table + column, mask=active, other=NULL)
         end = (computed // block_size + 1) * block_size
-        crosses = active & (computed + count > end)  # a step that ends there writes the block as `final`
+        crosses = active & (computed + length > end)  # where it ends there, the block is `final`
         end_block = tl.load(table + end // block_size - 1, mask=crosses, other=NULL)
-        end_count = tl.where(crosses & (end_block > NULL), end - computed, 0)
-    tl.store(rows_to_commit + place, count, mask=is_request)
+        end_length = tl.where(crosses & (end_block > NULL), end - computed, 0)
+    tl.store(rows_to_commit + place, length, mask=is_request)
     tl.store(final + place, tl.where(active, final_block, NULL), mask=is_request)
     tl.store(block_end + place, end_block, mask=is_request)
-    tl.store(block_end_lengths + place, end_count, mask=is_request)
+    tl.store(block_end_lengths + place, end_length, mask=is_request)
 
 
 def strides(batch: Batch, plan: CommitPlan) -> tuple[int, int, int]:
@@ -190,11 +190,11 @@ def _move_conv_states(
     block_end: tl.tensor,
     block_end_lengths: tl.tensor,
     channels: tl.tensor,
-    blocks_step: tl.tensor,
-    blocks_group_step: tl.tensor,
-    group_step: tl.tensor,
-    channel_step: tl.tensor,
-    column_step: tl.tensor,
+    blocks_stride: tl.tensor,
+    blocks_group_stride: tl.tensor,
+    group_stride: tl.tensor,
+    channel_stride: tl.tensor,
+    column_stride: tl.tensor,
     HISTORY: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
@@ -203,29 +203,29 @@ def _move_conv_states(
     loads come first."""
     parts = tl.cdiv(channels, BLOCK_C)
     program, entry = tl.program_id(0), table + tl.program_id(1) * 3
-    request, group = program // parts, tl.load(entry + 2)
-    block = tl.load(state_blocks + group * blocks_group_step + request * blocks_step).to(tl.int64)
-    mine = group * group_step + request
+    request, group = program // parts, tl.load(entry + 2)  # an entry: conv address, stride; group
+    block = tl.load(state_blocks + group * blocks_group_stride + request * blocks_stride).to(tl.int64)
+    mine = group * group_stride + request
     length = tl.load(rows_to_commit + mine)
     if (block <= NULL) | (length <= 0):
         return
-    last, at = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
-    at_length = tl.load(block_end_lengths + mine)
+    final_block, end_block = tl.load(final + mine).to(tl.int64), tl.load(block_end + mine).to(tl.int64)
+    end_length = tl.load(block_end_lengths + mine)
 
     conv = tl.load(entry).to(tl.pointer_type(conv_like.dtype.element_ty))
     stride = tl.load(entry + 1)
     channel = program % parts * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_H)
     mask = (channel[:, None] < channels) & (column[None, :] < HISTORY)
-    mask_at = mask & (column[None, :] < tl.where(at > NULL, HISTORY, 0))
-    mask_last = mask & (column[None, :] < tl.where(last > NULL, HISTORY, 0))
-    offsets = channel[:, None] * channel_step + column[None, :] * column_step
+    mask_end = mask & (column[None, :] < tl.where(end_block > NULL, HISTORY, 0))
+    mask_final = mask & (column[None, :] < tl.where(final_block > NULL, HISTORY, 0))
+    offsets = channel[:, None] * channel_stride + column[None, :] * column_stride
     source = conv + block * stride + offsets
-    kept = tl.load(source + (length - 1) * column_step, mask=mask)
-    kept_at = tl.load(source + (at_length - 1) * column_step, mask=mask_at)
+    kept = tl.load(source + (length - 1) * column_stride, mask=mask)
+    kept_end = tl.load(source + (end_length - 1) * column_stride, mask=mask_end)
     tl.debug_barrier()  # one thread's columns are another's sources
-    tl.store(conv + at * stride + offsets, kept_at, mask=mask_at)
-    tl.store(conv + last * stride + offsets, kept, mask=mask_last)
+    tl.store(conv + end_block * stride + offsets, kept_end, mask=mask_end)
+    tl.store(conv + final_block * stride + offsets, kept, mask=mask_final)
 
 
 class MoveConvStates:

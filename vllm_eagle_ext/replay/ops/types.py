@@ -60,7 +60,7 @@ class HostTables(NamedTuple):
 
     active: np.ndarray  # [R]: their places in the batch
     state_blocks: np.ndarray  # [R]
-    request: np.ndarray  # [N]: request of each row
+    request: np.ndarray  # [N]: of each row, its request's place in `active`
     offset: np.ndarray  # [N]: place of each row in its request
     row_places: tuple[torch.Tensor, torch.Tensor]  # [N] int64 each: block and place of each record
     starts: torch.Tensor  # [R + 1] int32
@@ -76,7 +76,7 @@ class Batch(NamedTuple):
     state_blocks: torch.Tensor  # [R] or [G, R] int32: of each request, NULL_BLOCK for padding
     starts: torch.Tensor  # [R + 1] int32: first row of each request, then N
     scratch: torch.Tensor | None = None  # as state_blocks: private blocks, only `cpu` needs them
-    tables: tuple[HostTables, ...] = ()  # [G]: the same for the C++ kernel, made by `cpu.prepare`
+    host_tables: tuple[HostTables, ...] = ()  # [G]: the same for the C++ kernel, made by `cpu.prepare`
 
     @property
     def groups(self) -> int:
@@ -88,14 +88,14 @@ class Batch(NamedTuple):
             return self
         scratch = None if self.scratch is None else self.scratch[..., :requests]
         blocks, starts = self.state_blocks[..., :requests], self.starts[: requests + 1]
-        return Batch(blocks, starts, scratch, self.tables)
+        return Batch(blocks, starts, scratch, self.host_tables)
 
     def of_group(self, group: int) -> Batch:
         """Return the batch of one cache group."""
         if self.state_blocks.ndim == 1:
             return self
         scratch = None if self.scratch is None else self.scratch[group]
-        tables = self.tables[group : group + 1]
+        tables = self.host_tables[group : group + 1]
         return Batch(self.state_blocks[group], self.starts, scratch, tables)
 
 
@@ -187,9 +187,8 @@ PaddingBatch = Callable[..., Batch]
 class CommitKernel(Protocol):
     """Writes what a plan says, in all layers."""
 
-    def __init__(self, layers: Sequence[tuple[StateCache, Gating, int]], history: int) -> None:
-        """Keep the layers, each as `Layer`; `history`: W - 1, the inputs that the convolution looks back
-        on."""
+    def __init__(self, layers: Sequence[Layer], history: int) -> None:
+        """Keep the layers; `history`: W - 1, the inputs that the convolution looks back on."""
 
     def __call__(self, batch: Batch, plan: CommitPlan) -> None:
         """Write per request state and conv state after `rows_to_commit` rows, and at the block
@@ -241,7 +240,7 @@ class ReplayOps(ABC):
     gathers_by_address: bool  # block tables are read where they stand, whatever tensor they were seen in
 
     @property
-    def steps_plain_decodes(self) -> bool:
+    def can_decode_in_place(self) -> bool:
         """Say whether vLLM's plain decode can step states in this package's state blocks."""
         return True
 

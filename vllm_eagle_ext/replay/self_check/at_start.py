@@ -71,7 +71,7 @@ def resolve_kernels(
     shapes = list(dict.fromkeys(shapes_of(layer) for layer in layers))
     # A plan's, of a device that may not be here.
     if all(getattr(layer.A_log, "is_meta", False) for layer in layers):
-        return candidates(option, shapes)[0].replay
+        return candidates(option, shapes)[0].module
     group, device = get_tp_group(), torch.device(current_platform.device_type)
     failed: list[str] = []
     # The first candidate that is right on all ranks.
@@ -83,7 +83,7 @@ def resolve_kernels(
                 if failed:
                     logger.error(FALLEN_BACK, "; ".join(failed), kernels.name, ASK)
                 logger.info("Self-check of replay: %s", "; ".join(map(str, checks)))
-            return kernels.replay
+            return kernels.module
         failed += wrong
         if any(each.device_lost for each in checks):
             raise _refusal(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from vllm_eagle_ext.replay.ops import reference
-from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, ReplayKernels
+from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, Layer, ReplayKernels
 from vllm_eagle_ext.replay.self_check.step import (
     MadeStep,
     PerToken,
@@ -118,7 +118,7 @@ class Kernels(NamedTuple):
     """One implementation of the operation, as the check runs it."""
 
     name: str  # "sequential", "chunked"
-    replay: ReplayKernels
+    module: ReplayKernels
     exact: bool  # all bits are to be vLLM's
     prepare: Callable[[Batch, int], Batch]  # `ReplayOps.prepare`
     per_token: Callable[..., torch.Tensor]  # vLLM's own on the same device, as `run_per_token` takes it
@@ -162,17 +162,17 @@ def _compare_step(kernels: Kernels, shapes: Shapes, step: MadeStep) -> Iterator[
     before, plan = copy_of(step, shapes), empty_plan(step)
     out, batch = torch.full_like(step.rows.value, float("nan")), kernels.prepare(step.batch, shapes.T)
     with calling("verify", device):
-        kernels.replay.verify(step.rows, step.gating, step.cache, batch, out)
+        kernels.module.verify(step.rows, step.gating, step.cache, batch, out)
     with calling("plan", device):
         compared = _compare_plans(kernels, step, batch)
-        kernels.replay.plan(batch, step.num_sampled, None, step.align, plan)
+        kernels.module.plan(batch, step.num_sampled, None, step.align, plan)
     yield compared
     if kernels.exact:
         keys = torch.cat([part[: step.num_rows].flatten(1) for part in step.rows[1:]], dim=1)
         records = [step.cache.records[_block_of(step, i), :n] for i, n in enumerate(step.lengths)]
         yield compare_bits("recorded inputs", torch.cat(records), keys)
     with calling("commit", device):
-        commit = kernels.replay.Commit([(step.cache, step.gating, 0)], shapes.W - 1)
+        commit = kernels.module.Commit([Layer(step.cache, step.gating, 0)], shapes.W - 1)
         commit(batch, plan)
 
     # What was written, and what nobody had to write.
@@ -218,7 +218,7 @@ def _compare_plans(kernels: Kernels, step: MadeStep, batch: Batch) -> Part:
     mine: list[torch.Tensor] = []
     expected: list[torch.Tensor] = []
     for indices, sampled, form in forms:
-        for run_plan, plans in ((kernels.replay.plan, mine), (reference.plan, expected)):
+        for run_plan, plans in ((kernels.module.plan, mine), (reference.plan, expected)):
             plan = empty_plan(step)
             run_plan(batch, sampled, indices, form, plan)
             plans.append(torch.stack(list(plan)))
@@ -250,7 +250,7 @@ def _in_fp64(before: MadeStep, written: list[tuple[int, int, int]]) -> tuple[tor
     out, plan = before.rows.value.double(), empty_plan(before)
     reference.verify(before.rows, before.gating, cache, before.batch, out)
     reference.plan(before.batch, before.num_sampled, None, before.align, plan)
-    reference.Commit([(cache, before.gating, 0)], 1)(before.batch, plan)
+    reference.Commit([Layer(cache, before.gating, 0)], 1)(before.batch, plan)
     states = torch.stack([cache.state[block] for _, _, block in written])
     return out[: before.num_rows], states
 

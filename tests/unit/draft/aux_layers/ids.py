@@ -16,7 +16,7 @@ N = 12
 
 
 def resolve(config: dict[str, Any], family: str = "native", **options: Any) -> Any:
-    convention = families()[family].layer_ids
+    convention = families()[family].id_convention
     return resolve_aux_layers(config, num_target_layers=N, convention=convention, **options)
 
 

@@ -191,9 +191,9 @@ def test_the_option_lists_the_blocks_whatever_wrote_the_file():
 
 def test_a_default_that_is_out_of_order_is_refused():
     """2, N//2, N-3 of a target of three layers."""
-    (problem,) = resolve_aux_layers({}, num_target_layers=1, convention=NATIVE.layer_ids)
+    (problem,) = resolve_aux_layers({}, num_target_layers=1, convention=NATIVE.id_convention)
     assert "0 to N=1" in str(problem)
-    layers = resolve_aux_layers({}, num_target_layers=3, convention=NATIVE.layer_ids)
+    layers = resolve_aux_layers({}, num_target_layers=3, convention=NATIVE.id_convention)
     assert layers.order == (0, 1, 2)
 
 

@@ -39,7 +39,7 @@ def test_aux_layers_ascend_within_the_target(writer, ids, family, is_speculators
     found = resolve_aux_layers(
         writer(ids),
         num_target_layers=layers,
-        convention=registry.families()[family].layer_ids,
+        convention=registry.families()[family].id_convention,
         is_speculators=is_speculators,
         override=convention,
     )

@@ -82,10 +82,10 @@ def test_one_bit_is_seen():
         cpu.verify(rows, gating, cache, batch, out)
         out.view(torch.int16)[3, 1, 7] ^= 1
 
-    changed = broken(SEQUENTIAL, "no commit").replay
+    changed = broken(SEQUENTIAL, "no commit").module
     changed.verify, changed.Commit = verify, cpu.Commit
     (part,) = [
-        part for part in run(SEQUENTIAL._replace(replay=changed), SMALL, CPU).parts if not part.ok
+        part for part in run(SEQUENTIAL._replace(module=changed), SMALL, CPU).parts if not part.ok
     ]
     assert (part.name, part.differing) == ("outputs", 1)
     assert part.first.startswith("at [3, 1, 7]: ")
@@ -96,9 +96,9 @@ def test_a_kernel_that_raises_is_a_result():
     def verify(*_):
         raise RuntimeError("no such\ninstruction")
 
-    changed = broken(SEQUENTIAL, "no commit").replay
+    changed = broken(SEQUENTIAL, "no commit").module
     changed.verify = verify
-    result = run(SEQUENTIAL._replace(replay=changed), SMALL, CPU)
+    result = run(SEQUENTIAL._replace(module=changed), SMALL, CPU)
     assert not result.ok
     assert str(result).endswith("failed with RuntimeError: no such, in verify")
     assert not result.device_lost
