@@ -72,7 +72,7 @@ def use(name: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
 
     kernels = next(candidate for candidate in GpuOps.candidates if candidate.name == name)
     # The self-check holds them to the C++ kernel's error, not to its bits.
-    turned = kernels._replace(kernels=turning(kernels.module), exact=False)
+    turned = kernels._replace(kernels=turning(kernels.kernels), exact=False)
     set_attribute(CpuOps, "candidates", (turned,))
 
 

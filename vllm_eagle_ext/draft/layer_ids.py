@@ -66,16 +66,16 @@ def resolve_aux_layers(
     chosen = _choose(given, num_target_layers, convention, is_speculators, override)
     if isinstance(chosen, Problem):
         return [chosen]
-    listed, rule, ids = chosen
+    listed, rule, published = chosen
     # vLLM captures layers in ascending order, which the blocks of fc may not follow.
-    ranks = tuple(sorted(range(len(listed)), key=listed.__getitem__))
+    by_id = tuple(sorted(range(len(listed)), key=listed.__getitem__))  # places in the list
     ascending = tuple(range(len(listed)))
-    blocks = None if ranks == ascending else _block_order(config, given, is_speculators, override)
+    blocks = None if by_id == ascending else _block_order(config, given, is_speculators, override)
     layers = AuxLayers(
-        layer_ids=tuple(listed[k] for k in ranks),
+        layer_ids=tuple(listed[k] for k in by_id),
         rule=rule,
-        published_ids=ids,
-        order=ranks if blocks and blocks.follows == "list" else ascending,
+        published_ids=published,
+        order=by_id if blocks and blocks.follows == "list" else ascending,
         listed=listed,
         blocks=blocks,
     )

@@ -48,6 +48,7 @@ class CacheGroups:
         most_requests += -most_requests % MULTIPLE  # Triton compiles again for other alignments
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
+        # [1 + scratch, groups, requests]: state blocks, then scratch; those of other requests.
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
         self.ops, self._most_groups = ops, most_groups
         self._tables: list[torch.Tensor] = []

@@ -34,7 +34,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
     step: Step | None = None
     groups: CacheGroups | None = None  # there wherever `step` is
     groups_commit: GroupsCommit | None = None  # of the step: the metadata of group 0 has it
-    seq_lens: torch.Tensor | None = None  # where vLLM does not gather aligned state blocks ahead
+    seq_lens: torch.Tensor | None = None  # V2 on a CPU (tests): nothing is gathered ahead
 
     def commit_recoverssm_state(
         self, num_accepted_tokens: torch.Tensor
@@ -79,7 +79,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         self.supports_update_block_table = True
         if device.type == "cuda":
             self.mamba_aligned_state_indices: torch.Tensor | None = (
-                None  # of V2's, set before each build
+                None  # its presence asks V2 to gather ahead
             )
         # The parent stages 1 + K state blocks per request for its graphs; here there is one and scratch.
         self.spec_state_indices_tensor: torch.Tensor = self.spec_state_indices_tensor.new_empty(
@@ -214,7 +214,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         assert starts is not None
         assert masks is not None
         assert metadata.non_spec_token_indx is not None
-        is_mixed = metadata.num_prefills > 0
+        is_mixed = metadata.num_prefills > 0  # vLLM counts plain decodes beside verify rows here
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         count, indices = metadata.num_spec_decodes, None
         places = BlockPlaces(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the layer and its commit use `ops.triton`, with vLLM's convolution around it. A commit
-takes three launches for all KV-cache groups: the plan, the states, the conv states.
+"""How the layer and its commit use `ops.triton_chunked` or `ops.triton`, around vLLM's convolution. A
+commit takes three launches for all KV-cache groups: the plan, the states, the conv states.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def apply_spec(config: Any, case: Case) -> None:
     hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.draft_vocab_size = spec.head_rows
     if case.target.padding and not spec.drafter.is_vllms:
-        hf_config.vocab_size = case.target.rows  # the width of its logits, on which samplers go by
+        hf_config.vocab_size = case.target.rows  # the width of its logits, which samplers go by
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
     if spec.fuses_aux_states:

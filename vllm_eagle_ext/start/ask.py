@@ -11,9 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.draft.registry import method_drafts_in_parallel, methods
+from vllm_eagle_ext.draft.registry import method_drafts_in_parallel
 from vllm_eagle_ext.draft.spec import DraftRequest, Runner
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start.rules.vllm_config import runner_of
 from vllm_eagle_ext.version import is_from
@@ -88,12 +87,6 @@ def _runner(engine_args: Any, target: Any, parallel: Any, speculative: Any) -> R
         return runner_of(half_built_config(engine_args, target, parallel, speculative))
     except (ValueError, TypeError, AttributeError):
         return None
-
-
-def is_looked_at(engine_args: Any, target: Any) -> bool:
-    """Tell whether a draft or a target may be this package's; of others nothing is read."""
-    method = asked_speculative(engine_args).get("method")
-    return method in (*methods(), *MISTAKABLE) or target.architecture in REPLAYING_TARGETS
 
 
 def asked_speculative(engine_args: Any) -> dict[str, Any]:

@@ -55,7 +55,6 @@ from vllm_eagle_ext.start.ask import (
     asked_speculative,
     draft_request,
     half_built_config,
-    is_looked_at,
 )
 from vllm_eagle_ext.start.messages import judge, log_inspection, raise_errors
 from vllm_eagle_ext.start.rules import ENGINE_RULES, UNTESTED_RULES
@@ -95,7 +94,7 @@ def build_speculative_config(
     request = partial(draft_request, engine_args, target_model_config, parallel_config, options)
     if asked:
         failed_start.watch()
-        if is_looked_at(engine_args, target_model_config):
+        if asked.get("method") in (*methods(), *MISTAKABLE):  # of others nothing is read
             inspection = inspect_start(engine_args, target_model_config, request())
     if inspection is None or inspection.case is None:
         config = build()
@@ -194,7 +193,7 @@ _REFUSED = re.compile(r"[Ff]ield '(\w{1,64})'")
 
 
 def readable(config: Mapping[str, Any], *, dtype: str) -> Mapping[str, Any]:
-    """Return what no class is asked about.
+    """Return a config without the nulls that no class refuses, and with a dtype.
 
     Args:
         dtype: to state where none is. vLLM would look for it in each file that is called safetensors.

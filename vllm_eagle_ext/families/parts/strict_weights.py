@@ -49,7 +49,7 @@ class StrictWeights:
     """Mixed in before one of vLLM's drafter classes; `loading_plan` comes from the config's marker."""
 
     loading_plan: LoadingPlan
-    has_started = False  # what arrives from now on is an update, which may bring some tensors only
+    has_started = False  # once true, what arrives is an update, which may bring some tensors only
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         """Load them, and refuse a draft of which a part is missing or wrong.

@@ -110,7 +110,7 @@ def gather_blocks(tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -
 def plan(
     batch: Batch,
     num_sampled: torch.Tensor,  # [requests of the whole batch] int32
-    indices: torch.Tensor | None,  # [R] int32: row of the whole batch of each request
+    indices: torch.Tensor | None,  # [R] int32: where a request stands there; None: in its place
     align: Align | None,
     out: CommitPlan,
 ) -> None:

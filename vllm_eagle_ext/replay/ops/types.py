@@ -168,7 +168,7 @@ class Step(NamedTuple):
     """The verify rows of an engine step, as the layers of one KV-cache group see them."""
 
     batch: Batch  # of the group
-    num_rows: int  # N
+    num_rows: int  # N; unmixed, with a full graph's padding
     num_requests: int  # without padding
     rows_per_request: int  # T
     rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
