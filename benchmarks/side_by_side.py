@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from examples.demo.__main__ import ENVIRONMENT, LOADS, Turns, choose_dtype
-from examples.demo.report import Row, acceptance
+from examples.demo.report import Row, acceptance, picture
 from examples.smollm2 import held_out
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.smollm2.llama_cpp import CONTEXT, LLAMA, PACKAGES, build, llama_server, to_gguf
@@ -31,6 +31,7 @@ from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import OtherWork
 
 RESULT = Path("benchmarks/results/side_by_side.json")
+PICTURE = Path("docs/images/side_by_side.png")
 # Engines, and the one whose speed without a draft each is compared with.
 PLAIN = {"llama.cpp": "llama.cpp, no draft", "plain vLLM": "vLLM, no draft", "ours": "vLLM, no draft"}
 PORTS = (18080, 18081)
@@ -51,7 +52,7 @@ def main(
         "max_num_seqs": max(LOADS), "gpu_memory_utilization": 0.25,
     }  # fmt: skip
     config = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": k}
-    drafting, results = common | {"speculative_config": config}, {}
+    drafting, results, rows = common | {"speculative_config": config}, {}, {}
     with ExitStack() as running, OtherWork().during() as others:
         start = running.enter_context
         engines: dict[str, Any] = {
@@ -67,9 +68,10 @@ def main(
                 engine.load(Load([prompts[0].ids] * requests, requests, 8, ignore_eos=True))
             until = time.monotonic() + 60 * minutes / len(LOADS)
             turns = Turns(engines, max_tokens, ignore_eos=False)
-            rows, _ = turns.run(iter(prompts), requests, until)
-            results[requests] = summary({row.name: row for row in rows})
+            rows[requests], _ = turns.run(iter(prompts), requests, until)
+            results[requests] = summary({row.name: row for row in rows[requests]})
             Console().print(table(results[requests], f"K = {k}, {dtype}, {requests} at a time"))
+    picture(rows, PICTURE)
     report = {"machine": machine(), "packages": PACKAGES, "k": k, "dtype": dtype, "loads": results}
     RESULT.write_text(json.dumps(report | {"other_cores": round(others.cores, 2)}, indent=1) + "\n")
 
