@@ -74,7 +74,7 @@ nightly: venv
 	$(RUN) $(BIN)/python -m tests.soak --minutes 15 --target hybrid
 	# Ours against stock vLLM in one run: ten minutes, while nothing else runs.
 	$(RUN) $(BIN)/python -m benchmarks.guard
-	# The same beside llama.cpp, where `train --native` (examples/smollm2) has written a draft.
+	# The same next to llama.cpp, where `train --native` (examples/smollm2) has written a draft.
 	[ ! -d build/smollm2/native ] || $(RUN) $(BIN)/python -m benchmarks.side_by_side build/smollm2/native
 
 lint: venv

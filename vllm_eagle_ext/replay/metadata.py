@@ -214,7 +214,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         assert starts is not None
         assert masks is not None
         assert metadata.non_spec_token_indx is not None
-        is_mixed = metadata.num_prefills > 0  # vLLM counts plain decodes beside verify rows here
+        is_mixed = metadata.num_prefills > 0  # vLLM counts plain decodes next to verify rows, too
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         count, indices = metadata.num_spec_decodes, None
         places = BlockPlaces(
