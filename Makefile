@@ -75,7 +75,7 @@ nightly: venv
 	# Ours against stock vLLM in one run: ten minutes, while nothing else runs.
 	$(RUN) $(BIN)/python -m benchmarks.guard
 	# The same next to llama.cpp, where `train --native` (examples/smollm2) has written a draft.
-	[ ! -d build/smollm2/native ] || $(RUN) $(BIN)/python -m benchmarks.side_by_side build/smollm2/native
+	[ ! -f build/smollm2/native/report.json ] || $(RUN) $(BIN)/python -m benchmarks.side_by_side build/smollm2/native
 
 lint: venv
 	@$(BIN)/ruff check .

@@ -70,14 +70,9 @@ def write(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]
 
 
 def command(
-    pair: Pair,
-    *,
-    concurrency: str,
-    prompt_tokens: int,
-    max_tokens: int,
-    repeats: int,
+    pair: Pair, *, concurrency: str, prompt_tokens: int, max_tokens: int, repeats: int,
     engine: dict[str, Any],
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     most = max(int(part) for part in concurrency.split(","))
     found = [str(Path(sys.executable).with_name("vllm-eagle")), "bench"]
     found += [*map(str, pair.drafts), "--dummy"]

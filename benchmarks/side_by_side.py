@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same weights in llama.cpp, in plain vLLM and with this package, on a CPU.
 
-    python -m examples.smollm2.train build/smollm2/rows.jsonl --native --out build/smollm2/native
+    python -m examples.smollm2.train build/smollm2/rows.jsonl --native --out build/smollm2/native \
+        --start examples/smollm2/draft --stop 200
     python -m benchmarks.side_by_side build/smollm2/native
 
 All engines are up at the same time, and groups of the 90 held-out prompts go through them in turn.
@@ -17,12 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.machine import machine
 from examples.demo.__main__ import ENVIRONMENT, LOADS, Turns, choose_dtype
-from examples.demo.report import Row, acceptance, picture
+from examples.demo.report import Row, acceptance
 from examples.smollm2 import held_out
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.smollm2.llama_cpp import CONTEXT, LLAMA, PACKAGES, build, llama_server, to_gguf
@@ -30,11 +29,8 @@ from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import OtherWork
 
-RESULT = Path("benchmarks/results/side_by_side.json")
-PICTURE = Path("docs/images/side_by_side.png")
 # Engines, and the one whose speed without a draft each is compared with.
 PLAIN = {"llama.cpp": "llama.cpp, no draft", "plain vLLM": "vLLM, no draft", "ours": "vLLM, no draft"}
-PORTS = (18080, 18081)
 
 
 def main(
@@ -42,6 +38,7 @@ def main(
     k: Annotated[int, typer.Option("-k", min=1, help="Drafted tokens per step.")] = 2,
     minutes: Annotated[float, typer.Option(help="Time for both loads, without the starts.")] = 10,
     max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of an answer.")] = 64,
+    out: Annotated[Path, typer.Option(help="Folder of report and picture.")] = Path("build"),
 ) -> None:
     """Compare acceptance and speed, one request and eight at a time."""
     build()
@@ -52,12 +49,12 @@ def main(
         "max_num_seqs": max(LOADS), "gpu_memory_utilization": 0.25,
     }  # fmt: skip
     config = {"method": "eagle3", "model": str(draft), "num_speculative_tokens": k}
-    drafting, results, rows = common | {"speculative_config": config}, {}, {}
+    drafting, loads = common | {"speculative_config": config}, {}
     with ExitStack() as running, OtherWork().during() as others:
         start = running.enter_context
         engines: dict[str, Any] = {
-            "llama.cpp, no draft": start(llama_server(PORTS[0], k, models[0], None)),
-            "llama.cpp": start(llama_server(PORTS[1], k, *models)),
+            "llama.cpp, no draft": start(llama_server(18080, k, models[0], None)),
+            "llama.cpp": start(llama_server(18081, k, *models)),
             "vLLM, no draft": start(EngineProcess(common, LLAMA / "none.log", plugin=False)),
             "plain vLLM": start(EngineProcess(drafting, LLAMA / "stock.log", plugin=False)),
             "ours": start(EngineProcess(drafting, LLAMA / "ours.log")),
@@ -68,12 +65,15 @@ def main(
                 engine.load(Load([prompts[0].ids] * requests, requests, 8, ignore_eos=True))
             until = time.monotonic() + 60 * minutes / len(LOADS)
             turns = Turns(engines, max_tokens, ignore_eos=False)
-            rows[requests], _ = turns.run(iter(prompts), requests, until)
-            results[requests] = summary({row.name: row for row in rows[requests]})
-            Console().print(table(results[requests], f"K = {k}, {dtype}, {requests} at a time"))
-    picture(rows, PICTURE)
-    report = {"machine": machine(), "packages": PACKAGES, "k": k, "dtype": dtype, "loads": results}
-    RESULT.write_text(json.dumps(report | {"other_cores": round(others.cores, 2)}, indent=1) + "\n")
+            rows, _ = turns.run(iter(prompts), requests, until)
+            loads[str(requests)] = summary({row.name: row for row in rows})
+            print(json.dumps(loads, indent=1), flush=True)
+    report = {
+        "machine": machine(), "packages": PACKAGES, "k": k, "dtype": dtype, "loads": loads,
+        "draft": json.loads((draft / "report.json").read_text()), "other_cores": round(others.cores, 2),
+    }  # fmt: skip
+    (out / "side_by_side.json").write_text(json.dumps(report, indent=1) + "\n")
+    picture(loads, out / "side_by_side.png")
 
 
 def summary(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
@@ -92,11 +92,20 @@ def summary(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def table(engines: dict[str, dict[str, Any]], title: str) -> Table:
-    shown = Table("engine", *next(iter(engines.values())), title=title)
-    for name, values in engines.items():
-        shown.add_row(name, *map(str, values.values()))
-    return shown
+def picture(loads: dict[str, dict[str, dict[str, Any]]], path: Path) -> None:
+    """Draw speed without and with a draft, each engine's gain above it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=130)
+    for panel, (requests, engines) in zip(figure.subplots(1, len(loads)), loads.items(), strict=True):
+        for place, row in enumerate(engines.values()):
+            panel.bar(place - 0.2, row["no_draft"], 0.38, color="#7f7f7f")
+            panel.bar(place + 0.2, row["draft"], 0.38, color="#4c78a8")
+            panel.text(place + 0.2, row["draft"], f"{row['gain']:.2f}x", ha="center", va="bottom")
+        panel.set_xticks(range(len(engines)), list(engines))
+        panel.set_title(f"{requests} at a time; grey: no draft")
+        panel.set_ylabel("tokens/s")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

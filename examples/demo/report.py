@@ -129,11 +129,11 @@ def picture(results: dict[int, list[Row]], path: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     loads = len(results)
-    width = max(4.5, 1.2 * max(map(len, results.values()))) * (1 + loads)
-    figure, axes = pyplot.subplots(1, 1 + loads, figsize=(width, 4), layout="constrained")
-    colours = ("#7f7f7f", "#4c78a8", "#e45756", "#f58518", "#54a24b")
+    figure, axes = pyplot.subplots(1, 1 + loads, figsize=(4.5 * (1 + loads), 4), layout="constrained")
+    colours = ("#7f7f7f", "#4c78a8", "#e45756")
     left = axes[0]
-    for colour, *rows in zip(colours, *results.values(), strict=False):
+    for number, colour in enumerate(colours):
+        rows = [rows[number] for rows in results.values()]
         if shares := acceptance(answer for row in rows for answer in row.answers):
             left.plot(range(1, len(shares) + 1), shares, marker="o", color=colour, label=rows[0].name)
     left.set(
@@ -151,7 +151,6 @@ def picture(results: dict[int, list[Row]], path: Path) -> None:
         )
         axis.set(title=f"{requests} request{'s' * (requests > 1)} at a time", ylabel="tokens/s")
         axis.margins(y=0.12)
-        axis.tick_params(axis="x", labelrotation=20 if len(rows) > 3 else 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

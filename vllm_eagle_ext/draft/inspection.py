@@ -90,9 +90,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     if isinstance(aux_layers, list):
         ids, errors = aux_layers[0].value, apply_rules((aux_layer_ids_exist,), wrong_ids=aux_layers)
         is_list = isinstance(ids, list) and all(type(layer) is int for layer in ids)
-        layer_ids: Any = (
-            ids if is_list else []
-        )  # also wrong ones show the depth of the draft's own target
+        layer_ids: Any = ids if is_list else []  # wrong ones show the depth of its own target
         return Inspection(None, mark_consequences(errors, files.model, config, target, layer_ids))
     # What it is, with this target and these options.
     unpadded = with_padding_apart(files, config, target)

@@ -41,7 +41,7 @@ def with_own_depth(
     that attends to all tokens. A draft that drafts in parallel may have several.
 
     Args:
-        flat: flattened, without nulls.
+        flat: flattened.
     """
     if drafter is None or format_of(files.config) != "published":
         return flat

@@ -114,8 +114,7 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 def watch() -> None:
     """Watch over a start, in the process that the user started, when an engine is being configured.
 
-    It does nothing in vLLM's own children, which configure
-    engines too, nor where no file can be made.
+    It does nothing in vLLM's own children, which configure engines too, nor where no file can be made.
     """
     if multiprocessing.parent_process() is not None:
         return

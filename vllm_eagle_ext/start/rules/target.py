@@ -163,8 +163,8 @@ def class_with_images(config: Any) -> str | None:
 def has_interface(name: str, below: frozenset[str] = frozenset()) -> bool:
     """Tell whether a class of vLLM's models, or one that it comes from, names `SupportsEagle3`.
 
-    An import would tell too, but may start CUDA. Where a platform
-    has a class of its own, one that has the interface counts for all.
+    An import would tell too, but may start CUDA. Where a platform has a class of its own, one that has
+    the interface counts for all.
     """
     bases = () if name in below else _bases().get(name, ())
     return name == "SupportsEagle3" or any(has_interface(base, below | {name}) for base in bases)

@@ -53,7 +53,7 @@ def test_cache_groups(kernels):
 
 def test_a_commit_that_takes_all_layers_for_one_group_is_seen():
     changed = broken(SEQUENTIAL, "no commit")
-    changed.replay.Commit = lambda layers, history: triton.Commit(
+    changed.module.Commit = lambda layers, history: triton.Commit(
         [(*layer, 0) for *layer, _ in layers] if len(layers) > 1 else layers, history
     )
     assert {"cache", "cache, of a mixed batch"} <= differing(changed)
