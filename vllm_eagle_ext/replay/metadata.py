@@ -78,8 +78,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         # V1 would build each group to capture full graphs; it replays only on a CPU, without.
         self.supports_update_block_table = True
         if device.type == "cuda":
-            # Its presence asks V2 to gather ahead.
-            self.mamba_aligned_state_indices: torch.Tensor | None = None
+            self.mamba_aligned_state_indices: torch.Tensor | None = None  # there, V2 gathers ahead
         # The parent stages 1 + K state blocks per request for its graphs; here there is one and scratch.
         self.spec_state_indices_tensor: torch.Tensor = self.spec_state_indices_tensor.new_empty(
             (self.decode_cudagraph_max_bs, 1 + kv_cache_spec.num_speculative_blocks)

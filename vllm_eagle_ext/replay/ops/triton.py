@@ -287,13 +287,13 @@ class Commit:
 
     def __init__(self, layers: Sequence[Layer], history: int) -> None:
         """Keep the layers, as `types.CommitKernel` does."""
-        self._layers = tuple(Layer(*layer) for layer in layers)  # the table holds only addresses
+        self._layers = tuple(layers)  # the table holds only addresses
         caches, _, groups = zip(*self._layers, strict=True)
         first = caches[0]
         self._move_conv_states = MoveConvStates([cache.conv for cache in caches], groups, history)
         self._sizes = _tiles(first)
         self._state_bytes = self._alignment(first.state)
-        if len({self._layout(layer.cache, layer.gating) for layer in self._layers}) > 1:
+        if len({self._layout(cache, gating) for cache, gating, _ in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
             [c.state.data_ptr(), c.state.stride(0), c.records.data_ptr(), c.records.stride(0)]

@@ -365,8 +365,9 @@ class Commit(sequential.Commit):
             ValueError: the layers differ, or have shapes or dtypes that these kernels cannot run.
         """
         super().__init__(layers, history)
-        _sizes_for(self._layers[0].cache, requests=1)
-        self._record_bytes = math.gcd(*(self._alignment(layer.cache.records) for layer in self._layers))
+        caches = [cache for cache, *_ in self._layers]
+        _sizes_for(caches[0], requests=1)
+        self._record_bytes = math.gcd(*(self._alignment(cache.records) for cache in caches))
 
     def _launch(self, batch: Batch, plan: CommitPlan) -> None:
         first, gating, _ = self._layers[0]
