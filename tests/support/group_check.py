@@ -173,7 +173,7 @@ class _AsAnEngine:
     def verify_and_commit(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outputs, and the blocks of the requests that are not verified, of all groups."""
         first_table, *tables = self.batches.tables
-        first = self.groups.first_step(first_table, self.batches.step())
+        first = self.groups.step_for_first_group(first_table, self.batches.step())
         later = (self.groups.step_for_group(i, table, first) for i, table in enumerate(tables, 1))
         self._verify([first, *later])
         outputs = torch.stack([out[: self.batches.first.num_rows] for out in self.outputs])

@@ -227,8 +227,8 @@ def read_flag(config: Mapping[str, Any], name: str, *, default: bool = False) ->
 
 
 def format_of(config: Mapping[str, Any]) -> Format:
-    speculators = "speculators_model_type" in config or "speculators_config" in config
-    return "speculators" if speculators else "published"
+    keys = config.get("speculators_model_type"), config.get("speculators_config")
+    return "published" if keys == (None, None) else "speculators"
 
 
 def published_architecture(config: Mapping[str, Any]) -> str:

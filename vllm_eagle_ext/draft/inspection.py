@@ -82,7 +82,7 @@ def _inspect(files: DraftFiles, target: TargetFacts, request: DraftRequest) -> I
     if refused or drafter is None or request.method not in (None, drafter.method):
         return Inspection(None, early)
     # Its config's values and its layers, without which nothing else can be said.
-    # A published config has them in one level; speculators' nests them, and is validated as it is.
+    # speculators' as in the file: `parse_config` judges the root's architectures, then flattens it.
     config = parse_config(flat if format_of(files.config) == "published" else files.config)
     if isinstance(config, list):
         return Inspection(None, tuple(apply_rules((config_is_well_formed,), wrong_values=config)))

@@ -48,7 +48,7 @@ class AuxLayers:
     rule: str  # which rule chose them, for the log
     published_ids: tuple[int, ...] | None  # as the config has them, or None
     order: tuple[int, ...]
-    listed: tuple[int, ...] = ()  # in the order of the config or the option
+    listed: tuple[int, ...] = ()  # `layer_ids` in the order of the config or the option
     blocks: BlockOrder | None = None  # what `order` follows; None: the list ascends
 
     @property
@@ -83,7 +83,7 @@ class KeyEffect:
 class Evidence:
     """What tells the families of one drafter class apart."""
 
-    architecture: str = ""  # as published
+    architecture: str = ""  # as published; speculators: of its layer's block
     speculators_type: object = None
     has_mask_hidden: bool = False
     has_gate: bool = False

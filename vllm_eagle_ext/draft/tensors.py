@@ -17,7 +17,7 @@ _PREFIXES = (
     ("aux_norm_mid.", "fc_norm.1."),
     ("aux_norm_high.", "fc_norm.2."),
 )
-_WHOLE = {"draft_id_to_target_id": "d2t"}
+_WHOLE = {"draft_id_to_target_id": "d2t"}  # vLLM's parameter, too
 
 # Constants that some exporters write; every engine computes them itself.
 COMPUTED = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")

@@ -29,7 +29,7 @@ from vllm_eagle_ext.replay.ops.types import (
     Step,
 )
 
-MULTIPLE = 16  # int32s; Triton asks for 16 bytes
+MULTIPLE = 16  # Triton compiles again for strides that 16 does not divide
 
 
 class CacheGroups:
@@ -45,10 +45,10 @@ class CacheGroups:
         self, most_groups: int, most_requests: int, device: torch.device, ops: ReplayOps
     ) -> None:
         columns = 1 + ops.scratch_blocks
-        most_requests += -most_requests % MULTIPLE  # Triton compiles again for other alignments
+        most_requests += -most_requests % MULTIPLE
         size = (columns + 1, most_groups, most_requests)
         blocks = torch.zeros(size, dtype=torch.int32, device=device)
-        # [1 + scratch, groups, requests]: state blocks, then scratch; those of other requests.
+        # [1 + scratch, ..]: state blocks, then scratch. [1, ..]: state blocks of unverified requests.
         self._blocks, self._other_blocks = blocks[:columns], blocks[columns:]
         self.ops, self._most_groups = ops, most_groups
         self._tables: list[torch.Tensor] = []
@@ -61,14 +61,14 @@ class CacheGroups:
         self.layer_names.append(layer_names)
         return len(self.layer_names) - 1
 
-    def first_step(self, block_table: torch.Tensor, step: Step) -> Step:
+    def step_for_first_group(self, block_table: torch.Tensor, step: Step) -> Step:
         """Gather the state blocks of a step. Returns the step as the layers of group 0 see it."""
         self._store_table(0, block_table)
         self._gather(0, len(self._tables) if self.ops.gathers_by_address else 1, step)
         return self._with_batch(0, step)
 
     def step_for_group(self, group: int, block_table: torch.Tensor, step: Step) -> Step:
-        """Gather the state blocks of another group, where `first_step` did not. Returns what
+        """Gather the state blocks of another group, where `step_for_first_group` did not. Returns what
         that returned, as the layers of this group see it."""
         if self._store_table(group, block_table) or not self.ops.gathers_by_address:
             self._gather(group, group + 1, step)

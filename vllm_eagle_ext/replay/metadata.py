@@ -57,7 +57,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
             num_spec_decodes=step.num_requests,
             request_indices=step.places.indices,
             block_table=align.tables.tensors[0],
-            # vLLM counts what was sampled; of the commit's rows there is at least one.
+            # vLLM adds num_sampled to this; where it is 0, one row was committed all the same.
             num_computed_tokens=computed + (num_sampled == 0).int(),
             block_size=align.block_size,
         )
@@ -75,10 +75,10 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        # V1 would build each group to capture full graphs; it replays only on a CPU, without.
+        # The parent says no on V1, which captures graphs group by group; here V1 runs on CPUs only.
         self.supports_update_block_table = True
         if device.type == "cuda":
-            self.mamba_aligned_state_indices: torch.Tensor | None = None  # there, V2 gathers ahead
+            self.mamba_aligned_state_indices: torch.Tensor | None = None  # V2 asks if it exists
         # The parent stages 1 + K state blocks per request for its graphs; here there is one and scratch.
         self.spec_state_indices_tensor: torch.Tensor = self.spec_state_indices_tensor.new_empty(
             (self.decode_cudagraph_max_bs, 1 + kv_cache_spec.num_speculative_blocks)
@@ -137,7 +137,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             return _copied(metadata, **NO_STEP | {"seq_lens": common.seq_lens})
         groups = self.led_groups or self._lead_groups()
         step = self._verify_step(metadata, common)
-        self.pending = step = groups.first_step(common.block_table_tensor, step)
+        self.pending = step = groups.step_for_first_group(common.block_table_tensor, step)
         return _without_verify_rows(metadata, step, groups, self.groups_commit)
 
     def update_block_table(
@@ -188,11 +188,11 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         return self.led_groups
 
     def _decodes_in_place(self) -> bool:
-        """Say whether the rows of a batch without any draft step a state in its block, since a committed
-        state has no offset of accepted rows. Not without a K of 0 in vLLM's schedule: no graph would
-        hold the kernels, and the first such batch would wait for them to be compiled. With prefix
-        caching only the commit moves states on at a block's end; and a graph that is captured for rows
-        of any number is captured without drafts."""
+        """Say whether a batch in which no request has a draft runs as plain decodes. vLLM verifies its
+        rows for the offset of accepted ones, which a committed state has not. Only with a K of 0 in
+        vLLM's schedule: else no graph holds the kernels, and the first such batch waits for them. With
+        prefix caching only the commit moves states on at a block's end; and a graph that is captured
+        for rows of any number is captured without drafts."""
         config = self.speculative_config
         schedule = getattr(config, "num_speculative_tokens_per_batch_size", None) or ()
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
@@ -212,7 +212,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         assert starts is not None
         assert masks is not None
         assert metadata.non_spec_token_indx is not None
-        is_mixed = metadata.num_prefills > 0  # vLLM counts plain decodes next to verify rows, too
+        is_mixed = metadata.num_prefills > 0  # next to verify rows vLLM counts decodes as prefills
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         count, indices = metadata.num_spec_decodes, None
         places = BlockPlaces(
@@ -225,7 +225,7 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
             other_places = places._replace(requests=len(order) - count, indices=indices[count:])
             places = places._replace(indices=indices[:count])
         return Step(
-            batch=Batch(starts, starts),  # `first_step` puts the state blocks in the first's place
+            batch=Batch(starts, starts),  # `step_for_first_group` puts in the state blocks
             num_rows=metadata.num_spec_decode_tokens if is_mixed else metadata.num_actual_tokens,
             num_requests=count,
             rows_per_request=self.num_spec + 1,

@@ -70,7 +70,7 @@ def apply_spec(config: Any, case: Case) -> None:
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.family.config_writer)(config, case)
-    if not spec.drafter.is_vllms:  # whose classes load the weights by themselves
+    if not spec.drafter.is_vllms:  # vLLM's own classes ask for no marker
         write_marker(hf_config, weights=asdict(loading_plan(case)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()

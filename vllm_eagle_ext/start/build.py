@@ -63,7 +63,7 @@ from vllm_eagle_ext.version import how_tested
 
 logger = get_logger(__name__)
 
-_JUDGED = "_eagle_ext_judged"  # field of EngineArgs: options, and the case of a draft that is served
+_TO_JUDGE = "_eagle_ext_to_judge"  # field of EngineArgs: options, and the case of a served draft
 
 
 def build_speculative_config(
@@ -84,7 +84,7 @@ def build_speculative_config(
         EagleExtError: options, request or checkpoint that cannot be served rightly.
     """
     take_back(engine_args)
-    vars(engine_args).pop(_JUDGED, None)
+    vars(engine_args).pop(_TO_JUDGE, None)
     options = parse_options(engine_args.additional_config)
     metrics.withdraw()
     if not options.enabled:
@@ -98,13 +98,13 @@ def build_speculative_config(
             inspection = inspect_start(engine_args, target_model_config, request())
     if inspection is None or inspection.case is None:
         config = build()
-    else:  # without what of a supported draft's config would stop vLLM
+    else:  # vLLM reads the config of a supported draft without the nulls that would stop it
         dtype = str(target_model_config.dtype).removeprefix("torch.")
         with compat.reading_configs(partial(readable, dtype=dtype), build_without_nulls):
             config = build()
     case = None
     if config is None:
-        setattr(engine_args, _JUDGED, (options, case))
+        setattr(engine_args, _TO_JUDGE, (options, case))
         return None
     # vLLM has guessed the method: look again with it.
     if asked and asked["method"] is None and isinstance(config.model, str):
@@ -116,7 +116,7 @@ def build_speculative_config(
         half_built = half_built_config(engine_args, target_model_config, parallel_config, config)
         keep_prompts(engine_args, half_built)
         apply_hybrid_state(engine_args, half_built, options)
-    setattr(engine_args, _JUDGED, (options, case))
+    setattr(engine_args, _TO_JUDGE, (options, case))
     return config
 
 
@@ -126,9 +126,9 @@ def judge_engine(engine_args: Any, vllm_config: Any) -> None:
     Raises:
         EagleExtError: what it cannot serve rightly.
     """
-    if _JUDGED not in vars(engine_args):
+    if _TO_JUDGE not in vars(engine_args):
         return
-    options, case = vars(engine_args).pop(_JUDGED)
+    options, case = vars(engine_args).pop(_TO_JUDGE)
     judge(ENGINE_RULES, options, config=vllm_config, case=case)
     if case is not None:
         config, release = vllm_config.speculative_config, compat.vllm_version()
@@ -186,8 +186,8 @@ def build_on_untested_vllm(
     return build()
 
 
-# A null of these stops a start elsewhere: no class refuses it.
-_READ_ELSEWHERE = ("auto_map", "rope_theta")
+# No class refuses a null of these, and other code reads them.
+_READ_ELSEWHERE = ("auto_map", "rope_theta", "speculators_config")
 _MOST_TRIES = 64
 _REFUSED = re.compile(r"[Ff]ield '(\w{1,64})'")
 

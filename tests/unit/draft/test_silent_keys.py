@@ -10,7 +10,7 @@ from vllm_eagle_ext.draft import silent_keys
 DTYPES = ["auto", "bfloat16", "double", "float", "float16", "fp16", "half", "torch.float32", 5]
 NULLS = (
     "attention_bias", "mlp_bias", "tie_word_embeddings", "initializer_range", "hidden_act", "use_cache",
-    "max_position_embeddings", "rope_theta", "auto_map", "rope_scaling.factor",
+    "max_position_embeddings", "rope_theta", "auto_map", "rope_scaling.factor", "speculators_config",
 )  # fmt: skip
 
 

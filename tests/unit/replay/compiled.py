@@ -44,7 +44,7 @@ def compare(layer: Layer) -> None:
     assert sums(second) == sums(theirs)[1:3], (sums(second), sums(theirs))
     print(dict(arithmetic(theirs)))
     # Control: a commit that knew less of its state blocks would sum in another order.
-    unaware = compile_launch(own["_apply_states"], CAPABILITY, STATE_BYTES=4).asm
+    unaware = compile_launch(own["_apply_states"], CAPABILITY, STATE_ALIGNMENT=4).asm
     assert sums(unaware) != sums(theirs)[1:3]
 
 

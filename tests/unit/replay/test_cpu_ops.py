@@ -181,7 +181,7 @@ def test_states_at_block_boundaries():
 
 
 def test_a_row_that_samples_nothing_is_still_committed():
-    """A prompt's last token, run as a verify row with placeholders behind it."""
+    """A chunk of one token inside a prompt, run as a verify row with placeholders behind it."""
     made = cpu_case(of_size(FP32, 4), [4, 4])
     plan = made.plan()
     cpu.plan(made.batch, made.sampled([0, 4]), None, None, plan)

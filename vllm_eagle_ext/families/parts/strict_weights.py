@@ -32,14 +32,14 @@ _SHARED = ("embed_tokens.", "lm_head.")  # with the target, if the draft has non
 
 @dataclass(frozen=True, slots=True)
 class LoadingPlan:
-    """What the draft's rules expect of its files. Travels to the workers as plain JSON."""
+    """The tensors to load: of the files' headers, else as the rules expect. Travels as plain JSON."""
 
     required: dict[str, list[list[int]]]  # canonical name -> shapes that it may have
     optional: dict[str, list[list[int]]] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # blocks of fc, in the order of the aux layers
     gate: dict[str, Any] | None = None  # `GatePlan` of a gated draft
     d2t_kind: MapKind | None = None  # None: no map, or it could not be read beforehand
-    target_vocab_size: int = 0  # V
+    target_vocab_size: int = 0  # tokens of the target that the draft knows
     embedding_rows: int = 0  # of the target's embeddings, its padding included
     drop_unexpected: bool = False  # `strict: false`
     kept_ids: list[int] | None = None  # the option's `draft_vocabulary`, ascending
@@ -134,7 +134,7 @@ def _require_shape(published: str, tensor: torch.Tensor, shapes: list[list[int]]
         )
     if list(tensor.shape) not in shapes:
         allowed = " or ".join(str(tuple(shape)) for shape in shapes)
-        raise _bad_weights(f"shape of {published}", tuple(tensor.shape), f"{allowed}, from config.json")
+        raise _bad_weights(f"shape of {published}", tuple(tensor.shape), f"{allowed}, as at the start")
 
 
 def _require_identity(d2t: torch.Tensor) -> None:
@@ -182,7 +182,7 @@ def _require_all(plan: LoadingPlan, seen: set[str]) -> None:
 
 
 def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
-    """Fill each hidden_norm that the files lack with ones: only the first layer uses its own."""
+    """Fill each hidden_norm that the files lack with ones. Only the first is used."""
     for name, parameter in model.named_parameters():
         canonical = canonical_name(name)
         if canonical.endswith(".hidden_norm.weight") and canonical not in seen:
@@ -192,7 +192,7 @@ def _settle_unused(model: torch.nn.Module, seen: set[str]) -> None:
 def _require_fed(model: torch.nn.Module, built: set[str], seen: set[str], plan: LoadingPlan) -> None:
     """Refuse a load where a parameter that vLLM built before it, of any kind, has no tensors in the
     files. In the load vLLM may quantise, and makes further scales."""
-    # For a padded target vLLM builds a map of a whole vocabulary too, which is right as it is built.
+    # Next to a padded target vLLM builds a d2t for a whole vocabulary: zeros, which is right.
     unfed = {"d2t"} if plan.embedding_rows > plan.target_vocab_size else set()
     missing = []
     for name, _ in model.named_parameters():

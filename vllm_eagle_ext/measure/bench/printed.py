@@ -249,7 +249,6 @@ def notes(report: Report) -> Iterator[str]:
 
 
 def _names(report: Report, variants: Iterable[Variant]) -> str:
-    """Name variants, with the labels of their drafts."""
     shown = labels(report.settings.drafts)
     drafts = {variant: shown.get(str(variant.draft)) for variant in variants}
     return ", ".join(v.model_copy(update={"draft": draft}).name for v, draft in drafts.items())

@@ -43,8 +43,7 @@ class Interval:
 
     @property
     def is_interval(self) -> bool:
-        """Return whether the pairs make an interval: one pair says nothing of its error."""
-        return self.pairs > 1
+        return self.pairs > 1  # one says nothing of its error
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
@@ -108,7 +107,6 @@ class Variant(Record):
 
     @property
     def has_plugin(self) -> bool:
-        """Return whether this package serves the variant."""
         return self.kind not in ("none", "stock")
 
     @property
@@ -166,8 +164,7 @@ class Settings(Record):
 
     @property
     def runs(self) -> int:
-        """Count the measurements of one variant at one load."""
-        return self.repeats * self.rounds
+        return self.repeats * self.rounds  # of one variant at one load
 
     @property
     def loads(self) -> list[ServedLoad]:

@@ -73,7 +73,6 @@ def summarise(
 
 
 def _figures(settings: Settings, row: Row, runs: Runs) -> dict[str, Any]:
-    """Compute what follows from the measurements of a row, by themselves and against others."""
     stage, variant, load = row.stage, row.variant, row.load
     own = runs.get((stage, variant, load), {})
     if not own:
@@ -130,7 +129,6 @@ def metrics_of_texts(measured: Measured) -> dict[str, Any]:
 
 
 def metrics_of_steps(waves: Sequence[TimedSteps]) -> dict[str, Any]:
-    """Compute the metrics of a load from all its waves."""
     seconds = [second for wave in waves for second in wave.seconds]
     step_s = statistics.median(seconds)
     return {

@@ -115,7 +115,7 @@ def plan(
     out: CommitPlan,
 ) -> None:
     """Plan what each group commits: at least one row. The first row of a request is always a token of
-    its text, also where nothing was sampled (the last token of a prompt, run as a verify row)."""
+    its text, also where nothing was sampled (V2's chunk of one token inside a prompt)."""
     for group in range(batch.groups):
         _plan_group(batch.of_group(group), num_sampled, indices, align, group, out.of_group(group))
 
@@ -182,7 +182,7 @@ class Commit:
         for cache, gating in layers:
             rows = _rows(cache.records[places], cache.state)
             _recur(rows, gating, cache.state, columns, from_last, starts)
-            # Read before any is written: the block of the block boundary is the one that is read.
+            # Read before any is written: one of the blocks to write may be the one that is read.
             kept_inputs = [cache.conv[source, :, column] for source, column, _, _ in moves]
             for (_, _, target, place), inputs in zip(moves, kept_inputs, strict=True):
                 cache.conv[target, :, place] = inputs

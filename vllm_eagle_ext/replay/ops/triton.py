@@ -153,7 +153,7 @@ def _apply_states(
     blocks_group_stride: tl.tensor,
     group_stride: tl.tensor,
     RECORD_ROWS: tl.constexpr,
-    STATE_BYTES: tl.constexpr,
+    STATE_ALIGNMENT: tl.constexpr,
     H: tl.constexpr,
     HV: tl.constexpr,
     DK: tl.constexpr,
@@ -189,7 +189,7 @@ def _apply_states(
     mask_k, mask_v = o_k < DK, o_v < DV
     tile = i_hv * DV * DK + o_v[:, None] * DK + o_k[None, :]
     mask = mask_v[:, None] & mask_k[None, :]
-    source = tl.multiple_of(state + block * stride, STATE_BYTES)
+    source = tl.multiple_of(state + block * stride, STATE_ALIGNMENT)
     h = tl.zeros([BV, BK], dtype=tl.float32)
     h += tl.load(source + tile, mask=mask, other=0).to(tl.float32)
     for i in range(0, length):
@@ -199,10 +199,10 @@ def _apply_states(
         gates = record + H * DK + HV * DV + i_hv
         h = _step(h, b_k, b_v, tl.load(gates), tl.load(gates + HV), b_A, bias)
         if i + 1 == end_length:
-            target = tl.multiple_of(state + end_block * stride, STATE_BYTES)
+            target = tl.multiple_of(state + end_block * stride, STATE_ALIGNMENT)
             tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
     if final_block > NULL:
-        target = tl.multiple_of(state + final_block * stride, STATE_BYTES)
+        target = tl.multiple_of(state + final_block * stride, STATE_ALIGNMENT)
         tl.store(target + tile, h.to(state.dtype.element_ty), mask=mask)
 
 
@@ -292,7 +292,7 @@ class Commit:
         first = caches[0]
         self._move_conv_states = MoveConvStates([cache.conv for cache in caches], groups, history)
         self._sizes = _tiles(first)
-        self._state_bytes = self._alignment(first.state)
+        self._state_alignment = self._alignment(first.state)
         if len({self._layout(cache, gating) for cache, gating, _ in self._layers}) > 1:
             raise ValueError("the layers of a commit differ in shape, dtype, stride or alignment")
         table = [
@@ -332,7 +332,7 @@ class Commit:
             *plan,
             *strides(batch, plan),
             RECORD_ROWS=first.records.shape[1],
-            STATE_BYTES=self._state_bytes,
+            STATE_ALIGNMENT=self._state_alignment,
             **self._sizes,
             **LAUNCH,
         )

@@ -218,8 +218,8 @@ def _apply_states(
     blocks_group_stride: tl.tensor,
     group_stride: tl.tensor,
     RECORD_ROWS: tl.constexpr,
-    STATE_BYTES: tl.constexpr,
-    RECORD_BYTES: tl.constexpr,
+    STATE_ALIGNMENT: tl.constexpr,
+    RECORD_ALIGNMENT: tl.constexpr,
     H: tl.constexpr,
     HV: tl.constexpr,
     DK: tl.constexpr,
@@ -249,7 +249,7 @@ def _apply_states(
     state = tl.load(entry).to(tl.pointer_type(state_like.dtype.element_ty))
     stride = tl.load(entry + 1)
     records = tl.load(entry + 2).to(tl.pointer_type(record_like.dtype.element_ty))
-    records = tl.multiple_of(records + block * tl.load(entry + 3), RECORD_BYTES)
+    records = tl.multiple_of(records + block * tl.load(entry + 3), RECORD_ALIGNMENT)
     A_log = tl.load(entry + 4).to(tl.pointer_type(A_log_like.dtype.element_ty))
     dt_bias = tl.load(entry + 5).to(tl.pointer_type(dt_bias_like.dtype.element_ty))
 
@@ -257,7 +257,7 @@ def _apply_states(
     o, o_v = tl.arange(0, ROWS), i_v * BV + tl.arange(0, BV)
     here, mask_v = o < length, o_v < DV
     tile = i_hv * DV * DK + o_v[:, None] * DK
-    source = tl.multiple_of(state + block * stride, STATE_BYTES) + tile
+    source = tl.multiple_of(state + block * stride, STATE_ALIGNMENT) + tile
     k_at = records + i_h * DK + o[:, None] * width
     h_k = tl.zeros([BV, ROWS], dtype=tl.float32)
     k_k = tl.zeros([ROWS, ROWS], dtype=tl.float32)
@@ -285,7 +285,7 @@ def _apply_states(
         at_end = (end_length > 0) & ((turn == 0) == (end_block != block))
         to = tl.where(at_end, end_block, final_block)
         if to > NULL:
-            target = tl.multiple_of(state + to * stride, STATE_BYTES) + tile
+            target = tl.multiple_of(state + to * stride, STATE_ALIGNMENT) + tile
             rows = tl.where(at_end, end_length, length)
             _store_states(
                 source,
@@ -367,7 +367,7 @@ class Commit(sequential.Commit):
         super().__init__(layers, history)
         caches = [cache for cache, *_ in self._layers]
         _sizes_for(caches[0], requests=1)
-        self._record_bytes = math.gcd(*(self._alignment(cache.records) for cache in caches))
+        self._record_alignment = math.gcd(*(self._alignment(cache.records) for cache in caches))
 
     def _launch(self, batch: Batch, plan: CommitPlan) -> None:
         first, gating, _ = self._layers[0]
@@ -381,8 +381,8 @@ class Commit(sequential.Commit):
             *plan,
             *strides(batch, plan),
             RECORD_ROWS=first.records.shape[1],
-            STATE_BYTES=self._state_bytes,
-            RECORD_BYTES=self._record_bytes,
+            STATE_ALIGNMENT=self._state_alignment,
+            RECORD_ALIGNMENT=self._record_alignment,
             **sizes,
             **COMMIT,
         )

@@ -50,7 +50,9 @@ class Gating(NamedTuple):
 class StateCache(NamedTuple):
     """One layer's part of the KV cache, by state block: views of vLLM's tensor, block stride free."""
 
-    conv: torch.Tensor  # [P, dim, W - 1 + T - 1]: the last inputs of the convolution, oldest first
+    # The last inputs of the convolution, oldest first; verify leaves out the first, so that after n rows
+    # the W - 1 newest begin in column n - 1.
+    conv: torch.Tensor  # [P, dim, W - 1 + T - 1]
     state: torch.Tensor  # [P, HV, DV, DK], fp32 or the model's dtype: the committed state
     records: torch.Tensor  # [P, T, record_width], the model's dtype: per row key, value, a, b
 
@@ -216,7 +218,7 @@ class ReplayKernels(Protocol):
         out: CommitPlan,
     ) -> None:
         """Turn the sampled counts into what `Commit` writes: rows_to_commit = num_sampled, at least 1
-        (a prompt's last token that ran as a verify row samples nothing), at most the request's rows.
+        (V2 verifies a prompt's chunk of one token, which samples nothing), at most the request's rows.
 
         A step passes one block boundary at most: block_size >= T.
         """
@@ -246,8 +248,8 @@ class ReplayOps(ABC):
 
     @abstractmethod
     def gather_blocks(self, tables: BlockTables, places: BlockPlaces, out: torch.Tensor) -> None:
-        """Fill `out` [1 + scratch_blocks, groups, R]: the state block of each request in each group's
-        table, then its scratch block; NULL_BLOCK after the last request."""
+        """Fill `out` [1 or 1 + scratch_blocks, groups, R]: the state block of each request in each
+        group's table, then its scratch block; NULL_BLOCK after the last request."""
 
     def prepare(self, batch: Batch, rows_per_request: int) -> Batch:
         """Prepare the batch once a step, before the layers run."""

@@ -78,8 +78,8 @@ class MadeStep(NamedTuple):
 def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int = 0) -> MadeStep:
     """Make a step of so many requests and one of padding.
 
-    By turns a request fills its rows and passes a block boundary, keeps one of a few rows, is a prompt's
-    last token, which samples nothing, and loses its last row.
+    By turns a request fills its rows and passes a block boundary, keeps one of a few rows, is a
+    chunk of one token inside a prompt, which samples nothing, and loses its last row.
     """
     T = shapes.T
     size = 4 * T  # of a block
@@ -98,8 +98,10 @@ def make_step(shapes: Shapes, device: torch.device, requests: int = 4, seed: int
     blocks = [*order[turn:], *order[:turn], NULL_BLOCK]
     table = [[block, NULL_BLOCK] for block in blocks]
     total = requests + 1
-    for i in range(0, requests, len(turns)):  # the block after the block boundary
+    for i in range(0, requests, len(turns)):  # the other block at the block boundary
         table[i][1], total = total, total + 1
+        if (seed + i // len(turns) + (requests > 1)) % 2:  # read the later one: V2 has copied the state
+            table[i].reverse()
     total += 1  # a block of nobody's
     scratch = list(range(total, total + requests))
 

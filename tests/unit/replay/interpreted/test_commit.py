@@ -137,7 +137,7 @@ def test_plan_without_blocks():
         (20, 4, 3, 0, 0),  # ends on a block boundary: its block is the final one
         (21, 4, 4, 3, 3),
         (23, 2, 4, 3, 1),
-        (23, 0, 3, 0, 0),  # a prompt's last token
+        (23, 0, 3, 0, 0),  # a chunk inside a prompt
         (29, 4, 4, 4, 3),  # the table ends
     ],
 )

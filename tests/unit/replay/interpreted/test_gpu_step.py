@@ -112,7 +112,7 @@ def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
         scheduler_config=SimpleNamespace(max_num_seqs=8),
     ))  # fmt: skip
     for number, computed in enumerate(COMPUTED):
-        first = groups.first_step(batches.tables[0], batches.step(computed))
+        first = groups.step_for_first_group(batches.tables[0], batches.step(computed))
         steps = [first, *(groups.step_for_group(g, batches.tables[g], first) for g in (1, 2))]
         for group, names in enumerate(GROUPS):
             if mixed:

@@ -107,6 +107,11 @@ def test_a_step_in_the_place_of_another():
     assert not all(part.ok for part in parts)  # the commit is missing
 
 
+def test_a_step_over_a_block_boundary_reads_either_block():
+    made = [make_step(SMALL, HERE, requests) for requests in (1, 4)]
+    assert {bool(m.batch.state_blocks[0] == m.align.tables.tensors[0][0, 0]) for m in made} == {0, 1}
+
+
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
 def test_chunked_kernels_pass(monkeypatch, state):
     """With few and with many heads, for which their tiles differ."""

@@ -11,8 +11,10 @@ from tests.unit.cli.output import refusal
 from vllm_eagle_ext.cli import app
 
 
-def test_no_draft(check, tmp_path):
-    assert f"DRAFT is '{tmp_path / 'nothing'}'" in refusal(check(tmp_path / "nothing"))
+def test_no_draft_on_a_narrow_terminal(check, tmp_path):
+    message = refusal(check(missing := tmp_path / "nothing", columns=40))
+    assert f"DRAFT is '{missing}'" in message
+    assert message.count("\n") == 1
 
 
 def test_damaged_draft(check, draft):
@@ -77,10 +79,6 @@ def test_a_target_of_pointers(check, draft, target):
     (target / "model-00001-of-00002.safetensors").write_text(LFS)
     message = refusal(check(draft))
     assert f"model-00001-of-00002.safetensors of '{target}' is 'a Git LFS pointer" in message
-
-
-def test_message_is_one_line_on_a_narrow_terminal(check, tmp_path):
-    assert refusal(check(tmp_path / "nothing", columns=40)).count("\n") == 1
 
 
 @pytest.mark.parametrize(
