@@ -23,7 +23,6 @@ def test_every_option_has_its_row():
 
 
 def is_defined(test_id: str) -> bool:
-    """Whether a file has the test or the class that stands behind `::`."""
     file, *names = test_id.split("::")
     body = ast.parse((ROOT / file).read_text()).body
     for name in names:

@@ -72,7 +72,7 @@ def with_padding_apart(files: DraftFiles, config: DraftConfig, target: TargetFac
 
 
 def layers_in(files: DraftFiles) -> int:
-    """Return the number of a draft's layers in its files; 0 where these cannot be read."""
+    """Return the number of layers in an EAGLE-3 draft's files; 0 of others, or if not readable."""
     if "layers.0.hidden_norm.weight" not in files.tensors:
         return 0
     later = {name.split(".")[1] for name in files.tensors if _LATER_LAYER.match(name)}

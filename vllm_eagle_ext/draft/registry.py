@@ -104,7 +104,7 @@ def method_may_lie_in_the_target(method: str | None) -> bool:
     return any(drafter.method == method and drafter.may_lie_in_the_target for drafter in drafters())
 
 
-def method_drafts_in_parallel(method: str | None) -> bool:
+def method_fills_a_block(method: str | None) -> bool:
     """Say whether vLLM drafts all tokens in one pass for the method without `parallel_drafting`."""
     return any(family.method == method and family.fills_a_block for family in families().values())
 

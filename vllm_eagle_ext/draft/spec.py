@@ -27,7 +27,7 @@ Override = Literal["auto", "input", "output"] | Sequence[int]
 class IdConvention:
     """How aux layer ids are read that are nested in a block of config.json."""
 
-    places: tuple[str, ...]  # dotted keys, its own first
+    places: tuple[str, ...]  # dotted keys, read of any family's draft; errors name the first
     is_required: bool = False  # a draft that names no layers is refused; else EAGLE-3's are taken
     names_inputs_without: int | None = None  # nested ids without this one name inputs, not outputs
 

@@ -131,6 +131,7 @@ class CacheGroups:
             self.ops.gather_blocks(tables, step.other_places, others)
 
     def _with_batch(self, group: int, step: Step) -> Step:
+        """Return the step with a group's batch, which `step.built` keeps, too."""
         starts = step.batch.starts
         requests = len(starts) - 1
         if not self._views or len(self._views[0]) != requests:

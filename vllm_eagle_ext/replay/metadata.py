@@ -34,7 +34,7 @@ class ReplayMetadata(GDNAttentionMetadata, RecoverSSMMetadata):
     step: Step | None = None
     groups: CacheGroups | None = None  # there wherever `step` is
     groups_commit: GroupsCommit | None = None  # of the step: the metadata of group 0 has it
-    seq_lens: torch.Tensor | None = None  # V2 on a CPU (tests): nothing is gathered ahead
+    seq_lens: torch.Tensor | None = None  # V2 on a CPU (tests), nothing verified
 
     def commit_recoverssm_state(
         self, num_accepted_tokens: torch.Tensor

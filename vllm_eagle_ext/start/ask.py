@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from vllm_eagle_ext import compat
-from vllm_eagle_ext.draft.registry import method_drafts_in_parallel
+from vllm_eagle_ext.draft.registry import method_fills_a_block
 from vllm_eagle_ext.draft.spec import DraftRequest, Runner
 from vllm_eagle_ext.options import Options
 from vllm_eagle_ext.start.rules.vllm_config import runner_of
@@ -75,7 +75,7 @@ def draft_request(
         options=options, method=method, k=k if isinstance(k, int) and k > 0 else None,
         max_model_len=target.max_model_len,
         runner=_runner(engine_args, target, parallel, speculative),
-        parallel_drafting=in_parallel or method_drafts_in_parallel(method),
+        parallel_drafting=in_parallel or method_fills_a_block(method),
         v2_needs_aux_states=not is_from(compat.vllm_version(), "0.33"),
         registered=frozenset(ModelRegistry.get_supported_archs()),
     )  # fmt: skip

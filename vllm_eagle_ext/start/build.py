@@ -24,6 +24,7 @@ from vllm_eagle_ext.draft import (
 from vllm_eagle_ext.draft.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.draft.registry import (
     PLAIN_MODELS,
+    config_blocks,
     drafter_of,
     method_may_lie_in_the_target,
     methods,
@@ -186,14 +187,14 @@ def build_on_untested_vllm(
     return build()
 
 
-# No class refuses a null of these, and other code reads them.
-_READ_ELSEWHERE = ("auto_map", "rope_theta", "speculators_config")
+# No class refuses a null of these, and other code reads them first.
+_READ_BEFORE = ("auto_map", "rope_theta")
 _MOST_TRIES = 64
 _REFUSED = re.compile(r"[Ff]ield '(\w{1,64})'")
 
 
 def readable(config: Mapping[str, Any], *, dtype: str) -> Mapping[str, Any]:
-    """Return a config without the nulls that no class refuses, and with a dtype.
+    """Return a config without the nulls of blocks and of `_READ_BEFORE`, and with a dtype.
 
     Args:
         dtype: to state where none is. vLLM would look for it in each file that is called safetensors.
@@ -204,10 +205,11 @@ def readable(config: Mapping[str, Any], *, dtype: str) -> Mapping[str, Any]:
         named = {} if config.get("model_type") else {"model_type": "speculators"}
         # Its class refuses nothing, and vLLM computes with what it took.
         return {**config, **named, LAYER_BLOCK: _with_dtype(without_nulls(block), dtype)}
+    blocks = (*ROPES, *config_blocks())
     kept = {
-        key: without_nulls(value) if key in ROPES and isinstance(value, Mapping) else value
+        key: without_nulls(value) if key in blocks and isinstance(value, Mapping) else value
         for key, value in config.items()
-        if value is not None or key not in _READ_ELSEWHERE
+        if value is not None or key not in _READ_BEFORE
     }
     return _with_dtype(kept, dtype)
 
@@ -223,14 +225,10 @@ def build_without_nulls(
 ) -> Any:
     """Let a class build a config; drop a null that it refuses, and let it try again.
 
-    A null in the place of a method or property, which the class does not look at, is dropped first.
+    A null of a key that is no field of the class is dropped first: vLLM would take it for the value.
     """
     own = {field.name for field in fields(config_class)}
-    kept = {
-        key: value
-        for key, value in config.items()
-        if value is not None or key in own or not hasattr(config_class, key)
-    }
+    kept = {key: value for key, value in config.items() if value is not None or key in own}
     for _ in range(_MOST_TRIES):
         try:
             return build(dict(kept))

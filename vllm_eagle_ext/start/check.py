@@ -27,7 +27,7 @@ from vllm_eagle_ext.draft import (
 )
 from vllm_eagle_ext.draft.draft_config import published_architecture
 from vllm_eagle_ext.draft.draft_files import refuse_disguised
-from vllm_eagle_ext.draft.registry import drafter_of, method_drafts_in_parallel, refuse_a_draft
+from vllm_eagle_ext.draft.registry import drafter_of, method_fills_a_block, refuse_a_draft
 from vllm_eagle_ext.draft.rules.request import MOST_K, wanted_runner
 from vllm_eagle_ext.draft.rules.tensors import tensors_are_expected
 from vllm_eagle_ext.draft.sources import FolderSource
@@ -184,7 +184,7 @@ def _decided(draft_request: DraftRequest, inspection: Inspection, request: Check
     return replace(
         draft_request, method=method, k=draft_request.k or usual_k(spec),
         runner=draft_request.runner or (wanted[0] if wanted else "v2"),
-        parallel_drafting=is_asked or method_drafts_in_parallel(method)
+        parallel_drafting=is_asked or method_fills_a_block(method)
         or bool(spec and spec.family.drafts_in_parallel),
     )  # fmt: skip
 

@@ -88,7 +88,6 @@ def test_a_speculators_draft_of_no_class(tmp_path, names):
 
 @pytest.mark.parametrize("family", ["native", "mla", "qwen3", "speculators"])
 def test_a_null_is_read_as_no_such_key(tmp_path, family):
-    """What is found, and what is computed, is the same."""
     found = []
     for value in ({}, dict.fromkeys(NULLS)):
         draft = valid_draft(family)

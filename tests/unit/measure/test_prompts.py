@@ -90,11 +90,10 @@ def test_categories(tmp_path):
     assert [category for _, category in read_prompts(str(file))] == [None, "code", None]
     file.write_text('{"text": "x", "category": "\\ud800\\u001b[2J"}\n')
     ((_, hostile),) = read_prompts(str(file))
-    assert hostile.encode()  # a report can be written
+    assert hostile.encode()
     assert hostile.isprintable()
-    assert {category for _, category in read_prompts(None)} == {
-        "code", "mathematics", "questions", "text", "writing"
-    }  # fmt: skip
+    built_in = {category for _, category in read_prompts(None)}
+    assert built_in == {"code", "mathematics", "questions", "text", "writing"}
 
 
 @pytest.mark.parametrize("content", [None, "", "\n\n"])

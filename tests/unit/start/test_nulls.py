@@ -49,7 +49,6 @@ def test_nulls_are_no_keys(target, tmp_path):
     ],
 )
 def test_what_a_library_saved_of_its_class_stops_nothing(target, tmp_path, family, stated):
-    """Neither here nor in vLLM, whose start these are."""
     plain, draft = valid_draft(family), valid_draft(family)
     draft.config |= stated
     for options in ({}, {"enabled": False}):
@@ -58,6 +57,14 @@ def test_what_a_library_saved_of_its_class_stops_nothing(target, tmp_path, famil
         )
         for key in wanted.keys() - {"model"}:  # the config as it was published
             assert found[key] == wanted[key]
+
+
+def test_nulls_of_a_block_are_no_keys(target, tmp_path):
+    plain, draft = valid_draft("dflash"), valid_draft("dflash")
+    draft.config |= dict.fromkeys(("is_neox_style", "use_aux_hidden_state", "logit_scale"))
+    draft.config["dflash_config"] |= dict.fromkeys(("swa_window_size", "use_aux_hidden_state"))
+    expected = config_of(target, write(plain, tmp_path / "draft"), method="dflash")
+    assert config_of(target, write(draft, tmp_path / "draft"), method="dflash") == expected
 
 
 def test_transformers_still_stops_at_a_null():
@@ -124,11 +131,10 @@ def test_each_null_is_dropped_that_the_class_refuses_and_no_other(name):
         assert takes(judged, {key: None}) == (key in built[-1]), key
 
 
-def test_a_null_in_the_place_of_a_method_is_dropped():
-    """The class takes it, and what calls the method fails."""
+def test_a_null_of_no_field_is_dropped():
     config = dict.fromkeys(("to_dict", "update", "num_labels", "draft_vocab_size"))
     built = build_without_nulls(transformers.LlamaConfig, config, transformers.LlamaConfig.from_dict)
-    assert built.to_dict()["draft_vocab_size"] is None
+    assert "draft_vocab_size" not in built.to_dict()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.drafting import skipping_without_a_kernel
 from tests.support.drafts import valid_draft, write
 from tests.unit.start.configs import speculative_config
 from vllm_eagle_ext.errors import UnsupportedDraftError
@@ -42,5 +43,6 @@ def test_a_method_that_no_vllm_knows(target, tmp_path):
 
 
 def test_what_it_reads_is_served(target, tmp_path):
-    config = speculative_config(target, write(valid_draft("quantised"), tmp_path / "draft"))
+    with skipping_without_a_kernel():
+        config = speculative_config(target, write(valid_draft("quantised"), tmp_path / "draft"))
     assert config.draft_model_config.quantization == "compressed-tensors"

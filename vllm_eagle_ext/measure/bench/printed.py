@@ -145,7 +145,6 @@ def _as_served(report: Report, context: int) -> Table:
 
 
 def _of_variants(title: str, *columns: str) -> Table:
-    """Make a table whose first columns name a variant."""
     table = _new(title)
     table.add_column("variant", no_wrap=True)
     table.add_column("draft", max_width=_DRAFT_WIDTH, overflow="fold")

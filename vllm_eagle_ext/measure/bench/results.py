@@ -86,8 +86,6 @@ class Record(BaseModel):
 
 
 class Context(Record):
-    """What it ran on."""
-
     command: str
     started: str  # ISO 8601, UTC
     versions: dict[str, str]

@@ -160,8 +160,6 @@ def _ratio(
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One K at one load."""
-
     k: int
     needed: Interval  # acceptance length: step times over those without a draft, paired by round
     length: float | None  # acceptance length that was measured; None where only times were

@@ -50,8 +50,8 @@ class Gating(NamedTuple):
 class StateCache(NamedTuple):
     """One layer's part of the KV cache, by state block: views of vLLM's tensor, block stride free."""
 
-    # The last inputs of the convolution, oldest first; verify leaves out the first, so that after n rows
-    # the W - 1 newest begin in column n - 1.
+    # The last inputs of the convolution, oldest first. `convolve` drops the first, adds a step's: after
+    # n rows the W - 1 newest begin in column n - 1.
     conv: torch.Tensor  # [P, dim, W - 1 + T - 1]
     state: torch.Tensor  # [P, HV, DV, DK], fp32 or the model's dtype: the committed state
     records: torch.Tensor  # [P, T, record_width], the model's dtype: per row key, value, a, b
@@ -67,9 +67,9 @@ class HostTables(NamedTuple):
     row_places: tuple[torch.Tensor, torch.Tensor]  # [N] int64 each: block and place of each record
     starts: torch.Tensor  # [R + 1] int32
     columns: torch.Tensor  # [R, T + 1] int32: scratch, .., scratch, state block
-    from_last: torch.Tensor  # [R] int32: T + 1, that is: load from the last column
+    from_last: torch.Tensor  # [R] int32: T + 1, as num_accepted_tokens n loads column n - 1
     conv_blocks: torch.Tensor  # [R] int32: `state_blocks` for vLLM's convolution
-    ones: torch.Tensor  # [R] int32: conv states start at their first column
+    ones: torch.Tensor  # [R] int32, such an n: conv states start at column 0
 
 
 class Batch(NamedTuple):

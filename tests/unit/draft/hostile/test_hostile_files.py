@@ -25,7 +25,14 @@ MEGABYTES = 200  # of the whole process
 
 
 class TooSlow(BaseException):
-    """No OSError and no Exception, which the package may handle."""
+    """No Exception, which the package may handle."""
+
+
+def yardstick() -> float:
+    """Return the seconds that a fixed text takes now."""
+    started = time.process_time()
+    json.loads(b"[" + b"[]," * 2**18 + b"[]]")
+    return time.process_time() - started
 
 
 @contextmanager
@@ -41,7 +48,8 @@ def time_limit(seconds: float = SECONDS):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert time.process_time() - started < seconds
+    took = time.process_time() - started
+    assert took < seconds or took < 10 * seconds * yardstick()
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.drafts import inspect, valid_draft
@@ -29,9 +27,8 @@ def with_targets(*targets):
 
 
 def test_a_slow_pattern(tmp_path):
-    before = time.process_time()
-    found = inspect(with_targets(f"re:{SLOW}"), tmp_path)
-    assert time.process_time() - before < 2  # the most that a check may take
+    with time_limit():
+        found = inspect(with_targets(f"re:{SLOW}"), tmp_path)
     assert names(found.errors) == {"quantisation_is_well_formed"}
     assert "takes too long to match" in str(found.errors[0].problem)
 
