@@ -68,15 +68,13 @@ _KINDS: Mapping[str, _Kind] = {
 }  # fmt: skip
 
 
-def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config.json in which a null is no key, as the rules read it; so in blocks of rope.
-
-    In the speculators format those of the layer's block.
-    """
+def without_nulls(config: Mapping[str, Any], depth: int = 2) -> dict[str, Any]:
+    """Return a config.json in which a null is no key, as the rules read it, down to rope in a layer's
+    block. A quantisation's readers ask for its nulls."""
     kept = {key: value for key, value in config.items() if value is not None}
-    for key in (*ROPES, LAYER_BLOCK):
-        if isinstance(block := kept.get(key), Mapping):
-            kept[key] = without_nulls(block)
+    for key, block in kept.items():
+        if depth and isinstance(block, Mapping) and key != "quantization_config":
+            kept[key] = without_nulls(block, depth - 1)
     return kept
 
 
@@ -93,7 +91,10 @@ def mistaken(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def nameless(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Find what a config of the speculators format, not flattened, names no class by."""
+    """Find what a config of the speculators format, not flattened, names no class or layer by."""
+    if not isinstance(block := config.get(LAYER_BLOCK), Mapping):
+        allowed, remedy = "the layer's sizes, an object", "use the config.json that speculators wrote"
+        yield key_problem(LAYER_BLOCK, block, allowed=allowed, remedy=remedy)
     names = config.get("architectures")
     if names is not None and not (type(names) is list and all(type(name) is str for name in names)):
         remedy = "write the architecture that the draft was trained as"

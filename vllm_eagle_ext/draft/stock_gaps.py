@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import flatten
 from vllm_eagle_ext.draft.layer_ids import ANGELSLIM_KEY, IDS_KEY
-from vllm_eagle_ext.draft.registry import own_model_types
+from vllm_eagle_ext.draft.registry import config_blocks, own_model_types
 from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import COMPUTED
@@ -34,7 +34,7 @@ def stock_gaps(case: Case) -> list[str]:
     gaps += [f"it knows no tensor {name}" for name in unread_names(case)[:1]]
     gaps += _names(case) if case.spec.format == "published" else []
     if next(_nulls(_layer_block(case)), None):
-        gaps.append("nulls stop transformers or vLLM at keys that config.json need not state")
+        gaps.append("nulls stop or mislead transformers or vLLM at keys that config.json need not state")
     if case.spec.family.has_flags:
         gaps += _flags(case)
     elif (
@@ -48,9 +48,8 @@ def stock_gaps(case: Case) -> list[str]:
 
 def _nulls(block: Mapping[str, Any]) -> Iterator[str]:
     yield from (key for key in NOT_NULL if block.get(key, "") is None)
-    for key in ROPES:
-        rope = block.get(key)
-        yield from (name for name, value in dict(rope or {}).items() if value is None)
+    for key in (*ROPES, *config_blocks()):
+        yield from (name for name, value in dict(block.get(key) or {}).items() if value is None)
 
 
 def _layer_gaps(case: Case) -> Iterator[str]:

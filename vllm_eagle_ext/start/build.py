@@ -24,13 +24,12 @@ from vllm_eagle_ext.draft import (
 from vllm_eagle_ext.draft.draft_files import gguf_plugin_is_active
 from vllm_eagle_ext.draft.registry import (
     PLAIN_MODELS,
-    config_blocks,
     drafter_of,
     method_may_lie_in_the_target,
     methods,
     own_model_types,
 )
-from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, ROPES, without_nulls
+from vllm_eagle_ext.draft.silent_keys import LAYER_BLOCK, without_nulls
 from vllm_eagle_ext.draft.spec import DraftRequest
 from vllm_eagle_ext.draft.target_facts import table_scale, target_rope
 from vllm_eagle_ext.errors import (
@@ -200,18 +199,13 @@ def readable(config: Mapping[str, Any], *, dtype: str) -> Mapping[str, Any]:
         dtype: to state where none is. vLLM would look for it in each file that is called safetensors.
     """
     block = config.get(LAYER_BLOCK)
-    if "speculators_model_type" in config and isinstance(block, Mapping):
+    if config.get("speculators_model_type") and isinstance(block, Mapping):
         # Without this type vLLM goes by `speculators_config`, which may be missing.
         named = {} if config.get("model_type") else {"model_type": "speculators"}
-        # Its class refuses nothing, and vLLM computes with what it took.
+        # Its class refuses nothing; `build_without_nulls` is not asked.
         return {**config, **named, LAYER_BLOCK: _with_dtype(without_nulls(block), dtype)}
-    blocks = (*ROPES, *config_blocks())
-    kept = {
-        key: without_nulls(value) if key in blocks and isinstance(value, Mapping) else value
-        for key, value in config.items()
-        if value is not None or key not in _READ_BEFORE
-    }
-    return _with_dtype(kept, dtype)
+    nulls = {key: None for key, value in config.items() if value is None and key not in _READ_BEFORE}
+    return _with_dtype(without_nulls(config) | nulls, dtype)
 
 
 def _with_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:

@@ -60,7 +60,6 @@ def test_version_and_exit_code(words):
     ids=lambda value: " ".join(value).replace(str(TINY), "") if isinstance(value, tuple) else None,
 )
 def test_what_is_typed_wrongly(words, said):
-    """As JSON where that was asked for, and as ever where it was not."""
     plain, told = runner.invoke(app, list(words)), runner.invoke(app, [*words, "--json"])
     assert (plain.exit_code, plain.stdout) == (2, "")
     assert (told.exit_code, told.stderr) == (2, "")

@@ -78,12 +78,12 @@ def test_what_is_computed_with_is_told_with_an_edit_too(tmp_path, key, value, re
     assert error.problem.remedy == remedy
 
 
-@pytest.mark.parametrize("names", [1, [1], {}])
-def test_a_speculators_draft_of_no_class(tmp_path, names):
+@pytest.mark.parametrize(("key", "value"), [("architectures", 1), ("architectures", [1]), (LAYER, None)])
+def test_a_speculators_draft_of_no_class_or_layer(tmp_path, key, value):
     draft = valid_draft("p-eagle")
-    draft.config["architectures"] = names
+    draft.config = {**draft.config[LAYER], **draft.config, key: value}
     (error,) = inspect(draft, tmp_path).errors
-    assert error.problem.field == "architectures of the draft's config.json"
+    assert error.problem.field == f"{key} of the draft's config.json"
 
 
 @pytest.mark.parametrize("family", ["native", "mla", "qwen3", "speculators"])

@@ -63,6 +63,7 @@ def test_names_that_vllm_lacks():
         ),
         pytest.param("speculators", [no_key("norm_before_residual")], "norm_before_residual", id="flag"),
         pytest.param("native", [key("attention_bias", None)], "nulls", id="null"),
+        pytest.param("native", [key("eagle_config.norm_before_fc", None)], "nulls", id="nested_null"),
         pytest.param("no_aux", [], "hands over aux states", id="no_aux"),
         pytest.param("native", [renamed("fc.weight", "encoder.fc.weight")], "encoder.fc", id="tensor"),
         *(

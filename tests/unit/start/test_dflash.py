@@ -76,7 +76,8 @@ class TestDFlash:
 
         draft = valid_draft("dflash-speculators")
         layer = draft.config["transformer_layer_config"]
-        layer |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
+        layer |= {"sliding_window": 32, "is_causal": True}  # not speculators'
+        layer["layer_types"] = ["sliding_attention", "full_attention"]
         if key is not None:
             draft.config["sliding_window_non_causal"] = key
         monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")  # V1 has no mixed layers

@@ -41,7 +41,6 @@ def test_the_first_position_is_drafted_as_trained(start, family, sampled):
 
 
 def test_an_anchor_that_is_nested(start):
-    """vLLM refuses it there for every drafter that fills in a block."""
     draft = valid_draft("dspark")
     draft.config["dflash_config"]["sample_from_anchor"] = True
     config = start(draft).draft_model_config.hf_config

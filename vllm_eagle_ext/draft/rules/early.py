@@ -57,8 +57,8 @@ class DraftClaim:
         return self.files.config.get("speculators_model_type")
 
     @property
-    def is_eagle_1(self) -> bool:
-        """Tell whether it is such a draft under a name or a method that makes another of it."""
+    def is_misnamed_eagle_1(self) -> bool:
+        """Tell whether its name or method makes another of an EAGLE-1 draft."""
         is_named = self.architecture in registry.PLAIN_MODELS and self.request.method == "eagle"
         return not is_named and self.drafter is not None and is_eagle_1(self.files)
 
@@ -133,10 +133,10 @@ def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
     """`architectures` names one that a drafter serves."""
-    if draft.is_eagle_1:
+    if draft.is_misnamed_eagle_1:
         allowed = "what its tensors are"
         yield key_problem("architectures", draft.architecture, allowed=allowed, remedy=EAGLE_1)
-    if draft.is_eagle_1 or draft.drafter or draft.is_passed_through:
+    if draft.is_misnamed_eagle_1 or draft.drafter or draft.is_passed_through:
         return
     if draft.speculators_type is not None:
         layer, name = draft.flat.get("model_type"), str(draft.speculators_type)
@@ -211,7 +211,7 @@ def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
 def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
     """`method` is that of the draft's architecture."""
     wanted, given = draft.drafter and draft.drafter.method, draft.request.method
-    if wanted is None or given is None or given == wanted or draft.is_eagle_1:
+    if wanted is None or given is None or given == wanted or draft.is_misnamed_eagle_1:
         return
     is_a_draft = draft.architecture not in registry.PLAIN_MODELS or draft.speculators_type is not None
     if is_a_draft or given in registry.methods():

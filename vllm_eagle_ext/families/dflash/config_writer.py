@@ -41,7 +41,9 @@ def write(config: Any, case: Case) -> None:
     nested["mask_token_id"] = spec.mask_token_id
     nested["input_embedding_scale"] = spec.embedding_scale
     if spec.format == "speculators":
-        nested.pop("causal", None)  # vLLM's blanket flag; without it causality goes by layer type
+        # Without vLLM's blanket flags causality goes by layer type.
+        nested.pop("causal", None)
+        vars(hf_config).pop("is_causal", None)
         if not any(layer.causal for layer in spec.layers):
             nested["causal"] = False
     if spec.draft_window is not None:  # without the flag vLLM takes windowed layers for causal ones

@@ -96,8 +96,6 @@ class Context(Record):
 
 
 class Variant(Record):
-    """What is served: by whom, with which draft and K."""
-
     kind: VariantKind
     draft: str | None = None  # None without a draft
     k: int = 0  # of a schedule the largest
@@ -129,8 +127,6 @@ class ServedLoad(Record):
 
 
 class Settings(Record):
-    """What was asked for, with nothing left open."""
-
     command: Literal["bench", "tune"] = "bench"  # "tune" was bench --schedule
     target: str
     drafts: list[str]
@@ -170,8 +166,6 @@ class Settings(Record):
 
 
 class EngineRecord(Record):
-    """One engine, as it started and ended."""
-
     stage: Stage
     variant: Variant
     repeat: int  # counts engines
@@ -182,8 +176,6 @@ class EngineRecord(Record):
 
 
 class Measurement(Record):
-    """One variant at one load, in one round."""
-
     stage: Stage
     variant: Variant
     load: ServedLoad

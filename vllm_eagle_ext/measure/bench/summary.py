@@ -144,7 +144,7 @@ def acceptance_length_of(drafts: int, accepted: Sequence[int]) -> float | None:
 
 
 def pooled(rows: Sequence[Row]) -> tuple[int, list[int]]:
-    """Count the drafts, and those accepted per position, over rows that decode the same prompts."""
+    """Add up drafts, and those accepted per position."""
     return sum(row.drafts for row in rows), added(row.accepted for row in rows)
 
 

@@ -173,8 +173,8 @@ class Step(NamedTuple):
     num_rows: int  # N; unmixed, with a full graph's padding
     num_requests: int  # without padding
     rows_per_request: int  # T
-    rows: torch.Tensor | None  # [N] tokens of the whole batch; None: all, in order
-    other_rows: torch.Tensor  # the tokens that are not verified
+    rows: torch.Tensor | None  # [N] ints: their places in the whole batch; None: all, in order
+    other_rows: torch.Tensor  # ints: the places of those that are not verified
     places: BlockPlaces  # of the verified requests; its indices are their places in the whole batch
     other_places: BlockPlaces | None  # of the other requests, in a mixed batch
     num_computed: torch.Tensor | None  # with `align`: as in `Align`

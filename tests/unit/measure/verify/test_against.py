@@ -121,7 +121,6 @@ def test_another_feedback_fails():
 
 
 def test_steps_that_are_off_by_one_token_fail(rightly):
-    """As if the rows were walked wrongly."""
     answers = [replace(one, tokens=[7, *one.tokens[:-1]]) for one in rightly.answers]
     assert check(request(), replace(rightly, answers=answers)).verdict.value == "FAILED"
 

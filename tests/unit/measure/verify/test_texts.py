@@ -81,7 +81,6 @@ def test_near_ties_pass_and_are_counted_apart():
 
 
 def test_two_steps_of_bf16_are_a_near_tie():
-    """As logprobs of float32 say it: a little more than 0.25."""
     assert TIE_GAP == 0.25
     assert judged(0.2500001, bound=TIE_GAP).verdict is Verdict.PASSED
     assert judged(0.26, bound=TIE_GAP).verdict is Verdict.FAILED
