@@ -111,7 +111,7 @@ def read_target(
 
     Args:
         kv_bytes: per element of keys and values; None: as the model's dtype.
-        fp32_state: where the config asks for no dtype of states, as vLLM's CPU backend.
+        fp32_state: where the config asks for no dtype of states, as vLLM on AVX-512 BF16.
 
     Raises:
         UnsupportedTargetError: no gated delta nets, a size that is none, or ranks that divide no heads.

@@ -171,12 +171,14 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     Raises:
         EagleExtError: target, draft or options cannot be read, or the target keeps no recurrent states.
     """
+    import torch
+
     request, model = _open_target(request)
     config = model.config
     # Read the sizes, and settle prefix caching as a start would.
-    target = read_target(
-        config, tp=request.tp, kv_bytes=KV_DTYPES[request.kv_cache_dtype], fp32_state=request.cpu
-    )
+    fp32_state = request.cpu and torch.cpu._is_avx512_bf16_supported()
+    kv_bytes = KV_DTYPES[request.kv_cache_dtype]
+    target = read_target(config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=fp32_state)
     architecture = published_architecture(config)
     caches = _prefix_caching(request, architecture)
     request = replace(request, prefix_caching=caches)

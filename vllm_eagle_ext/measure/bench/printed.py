@@ -206,7 +206,7 @@ def premises(settings: Settings, context: Context) -> Iterator[str]:
 
 
 def about_the_machine(report: Report) -> Iterator[str]:
-    """Say how busy it was, and whether the times can be trusted."""
+    """Say whether the times can be trusted."""
     context = report.context
     cores, load = context.cores or 1, context.load_average
     others = max((row.other_cores or 0.0 for row in report.rows), default=0.0)

@@ -191,8 +191,6 @@ class Measurement(Record):
 
 
 class Spread(Record):
-    """Over the measurements of a row."""
-
     median: float
     low: float
     high: float
