@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import published_architecture
@@ -171,12 +172,10 @@ def run_plans(request: PlanRequest, ks: Sequence[int]) -> list[Plan]:
     Raises:
         EagleExtError: target, draft or options cannot be read, or the target keeps no recurrent states.
     """
-    import torch
-
     request, model = _open_target(request)
     config = model.config
     # Read the sizes, and settle prefix caching as a start would.
-    fp32_state = request.cpu and torch.cpu._is_avx512_bf16_supported()
+    fp32_state = request.cpu and resolve_name("torch.cpu:_is_avx512_bf16_supported")()
     kv_bytes = KV_DTYPES[request.kv_cache_dtype]
     target = read_target(config, tp=request.tp, kv_bytes=kv_bytes, fp32_state=fp32_state)
     architecture = published_architecture(config)

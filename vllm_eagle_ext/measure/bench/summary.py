@@ -285,7 +285,6 @@ def choose_served(report: Report) -> TunedChoice:
 
 
 def _gains(surface: Surface, k: int, level: int | None = None) -> list[float]:
-    """List the predicted gains of a K."""
     return [
         point.gain
         for (load, length), point in surface.items()
