@@ -174,7 +174,6 @@ def _print_refusal(final: Final, console: Console, *, everything: bool) -> None:
 
 
 def _asked(final: Final) -> str:
-    """Say who was asked, for what."""
     result, answer = final.files, final.answer
     said = f"Checked for {result.platform}: {result.platform_why}."
     if not answer.is_asked:

@@ -43,7 +43,7 @@ class Interval:
 
     @property
     def is_interval(self) -> bool:
-        return self.pairs > 1  # one says nothing of its error
+        return self.pairs > 1  # one tells no error
 
 
 def paired(values: Mapping[int, float], base: Mapping[int, float]) -> Interval | None:
@@ -86,6 +86,8 @@ class Record(BaseModel):
 
 
 class Context(Record):
+    """What it ran on."""
+
     command: str
     started: str  # ISO 8601, UTC
     versions: dict[str, str]
@@ -96,6 +98,8 @@ class Context(Record):
 
 
 class Variant(Record):
+    """What is served: by whom, with which draft and K."""
+
     kind: VariantKind
     draft: str | None = None  # None without a draft
     k: int = 0  # of a schedule the largest
@@ -127,6 +131,8 @@ class ServedLoad(Record):
 
 
 class Settings(Record):
+    """What was asked for, with nothing left open."""
+
     command: Literal["bench", "tune"] = "bench"  # "tune" was bench --schedule
     target: str
     drafts: list[str]
@@ -166,6 +172,8 @@ class Settings(Record):
 
 
 class EngineRecord(Record):
+    """One engine, as it started and ended."""
+
     stage: Stage
     variant: Variant
     repeat: int  # counts engines
@@ -176,6 +184,8 @@ class EngineRecord(Record):
 
 
 class Measurement(Record):
+    """One variant at one load, in one round."""
+
     stage: Stage
     variant: Variant
     load: ServedLoad
@@ -191,6 +201,8 @@ class Measurement(Record):
 
 
 class Spread(Record):
+    """Over the measurements of a row."""
+
     median: float
     low: float
     high: float

@@ -56,7 +56,6 @@ class OtherWork:
 
 
 def _busy_s() -> float:
-    """Return the seconds that all processors together were busy."""
     import psutil
 
     times = psutil.cpu_times()

@@ -103,7 +103,6 @@ def without_paths(value: Any) -> Any:
 
 
 def _to_json(checked: Checked) -> dict[str, Any]:
-    """Return a check as JSON, without the values of parts that are equal in all bits."""
     result = checked.result
     equal = {part.name for part in result.parts if part.ok and part.limit is None}
     return {
@@ -204,7 +203,6 @@ def _describe(device: torch.device) -> dict[str, Any]:
 def _jobs(
     kernels: Sequence[Kernels], device: torch.device, *, quick: bool
 ) -> Iterator[tuple[str, Callable[[], KernelCheck]]]:
-    """Yield each check under the name of its case."""
     for each in kernels:
         for case in cases(quick=quick):
             yield str(case), partial(compared.run, each, case.shapes, device)
