@@ -52,8 +52,8 @@ def eagle3(tmp_path_factory) -> dict[str, Any]:
 def v1(prompts, mixed, eagle3):
     first = [prompt[:64] for prompt in prompts[:48]]
     some = {"prompts": first, "max_tokens": MAX_TOKENS}
-    few = {"prompts": first[:16], "max_tokens": 32}
-    odd = {"prompts": mixed, "max_tokens": 32}
+    few = {"prompts": first[:16], "max_tokens": 48}
+    odd = {"prompts": mixed, "max_tokens": 48}
     oracle = {"speculative": ngram(K)}
     both = [
         ("random", some | oracle | {"follow": "plain"}),

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.engine import IN_PROCESS, TINY, EngineFailedError, engine_environment, run_child
 
-TIMEOUT_S = 3000
+TIMEOUT_S = 3000  # with AVX2
 PLACED, RECORDED = "placed", "recorded"  # drafts by the length of their text, and in their order
 Prompt = list[int] | dict[str, Any]  # token ids, or "prompt" and "image", the seed of a picture
 

@@ -49,7 +49,8 @@ def stock_gaps(case: Case) -> list[str]:
 def _nulls(block: Mapping[str, Any]) -> Iterator[str]:
     yield from (key for key in NOT_NULL if block.get(key, "") is None)
     for key in (*ROPES, *config_blocks()):
-        yield from (name for name, value in dict(block.get(key) or {}).items() if value is None)
+        if isinstance(inner := block.get(key), Mapping) and None in inner.values():
+            yield key
 
 
 def _layer_gaps(case: Case) -> Iterator[str]:

@@ -100,7 +100,7 @@ def in_a_process(folder, *words):
 
 
 def test_a_vllm_that_cannot_be_imported(tmp_path):
-    """As next to a torchvision that was built for CUDA: its import raises RuntimeError."""
+    """As next to torchvision for CUDA."""
     (tmp_path / "torchvision.py").write_text(
         'raise RuntimeError("operator torchvision::nms\\ndoes not exist")\n'
     )

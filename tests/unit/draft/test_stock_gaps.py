@@ -11,6 +11,7 @@ from tests.unit.draft.rules.changes import ANGELSLIM, TOP_IDS, key, more, no_key
 from vllm_eagle_ext.draft.stock_gaps import UNKNOWN_ARCHITECTURES, stock_gaps
 from vllm_eagle_ext.families.drafter_classes import drafters
 
+INNER = "transformer_layer_config.eagle_config"  # the root's goes first
 ZEROS = tensor("d2t", lambda _: torch.zeros(VOCAB, dtype=torch.long))
 
 
@@ -72,6 +73,7 @@ def test_names_that_vllm_lacks():
             for name in ("draft_id_to_target_id", "model.d2t", "model.draft_id_to_target_id")
         ),
         pytest.param("speculators", [renamed("t2d", "model.t2d")], None, id="t2d_is_dropped"),
+        pytest.param("speculators", [key("eagle_config", {}), key(INNER, 5)], None, id="no_block"),
         pytest.param(
             "dflash", [renamed("fc.weight", "model.fc.weight")], "model.fc", id="dflash_tensor"
         ),

@@ -106,7 +106,6 @@ def _draw_speedups(panel: Axes, rows: Sequence[Row]) -> None:
 
 
 def _line_style(variant: Variant, place: int) -> dict[str, Any]:
-    """Give each K a colour, and stock hollow marks."""
     color, is_stock = COLOURS[place % len(COLOURS)], variant.kind == "stock"
     return {
         "color": color, "label": _WHOSE.get(variant.kind, "") + variant.length, "linewidth": 1.6,

@@ -96,7 +96,6 @@ def test_a_device_that_is_lost_ends_it(invoke, monkeypatch):
 
 
 def test_a_time_that_cannot_be_taken_is_left_out():
-    """As on a machine without a GPU, where each asks for one."""
     (kernels,), _ = run._kernels_here()
     found = SelfTest(device={"name": "a CPU"}, versions={}, quick=True)
     run._time_kernels(found, [kernels], quick=True, watch=lambda *_: None)

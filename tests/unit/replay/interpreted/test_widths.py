@@ -93,7 +93,6 @@ def seen(value: Any) -> Any:
 
 @pytest.mark.parametrize("kernels", [triton, triton_chunked], ids=["sequential", "chunked"])
 def test_launches_are_the_same_for_any_rows(monkeypatch, convolution, kernels):
-    """As in a graph: the rows change where they stand."""
     launched: list[Any] = []
     for module, names in (
         (triton, ("_verify", "_apply_states")),
