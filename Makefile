@@ -13,7 +13,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 UNITS := -n logical --maxprocesses 4 $(SPREAD)
 # Each tier ends with its slowest tests.
 SLOWEST := --durations=20 --durations-min=1
-# An engine on a CPU keeps one core busy; those of a GPU would share its memory.
+# Two engines at a time on a CPU, each on one core; those of a GPU would share its memory.
 ENGINES := $(if $(shell command -v nvidia-smi),,-n 2 $(SPREAD)) $(SLOWEST) $(PYTEST)
 
 .PHONY: venv demo serve test test-full nightly lint docs contract
@@ -36,9 +36,11 @@ serve: venv
 		--max-model-len 1024 --gpu-memory-utilization 0.3 --enforce-eager --speculative-config \
 		'{"method": "eagle3", "model": "examples/tiny/postnorm", "num_speculative_tokens": 4}' $(ARGS)
 
-# One thread for the unit tests: their tensors are tiny, and threads that wait for each other cost more.
+# One thread for each test: tensors are tiny, and threads that wait for each other cost more.
+test test-full: export OMP_NUM_THREADS := 1
+ONE := OMP_NUM_THREADS=1
 test: venv
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(SLOWEST) $(PYTEST)
+	@$(BIN)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(SLOWEST) $(PYTEST)
 	@$(RUN) $(BIN)/python -m pytest tests/e2e -m "$(FAST)" $(ENGINES)
 
 # `make test-full REST=1` leaves out what `make test` runs.
@@ -46,26 +48,24 @@ test-full: $(if $(REST),venv,test)
 	@$(RUN) $(BIN)/python -m pytest -m "full and not long and not peers" $(ENGINES)
 
 AVX2 := $(addprefix tests/unit/,memory/test_device.py families replay/test_cpu_ops.py replay/test_on_cpu.py)
-# With vLLM 0.33: engines on V1 and V2, and what has engines on V2.
-BOTH_033 := $(addprefix tests/e2e/test_,v2.py v2_hybrid.py v2_under_load.py in_float32.py hybrid_dflash.py \
-	hybrid_replay.py scheduling.py)
-V2_033 := $(addprefix tests/e2e/test_,adapters.py adaptive_verification.py draft_vocabulary.py draft_window.py \
-	families.py k_by_batch_size.py one_token_prompts.py quantised_drafts.py ray.py sampling.py second_heads.py)
+V1_033 := $(addprefix tests/e2e/test_,in_float32.py hybrid_dflash.py hybrid_replay.py scheduling.py)
 BIN_033 := .venv-0.33/bin
+RUN_033 := $(BIN_033)/python tools/preload.py $(BIN_033)/python
 
 # Hours. Each line can be run by itself; the first that fails ends it.
 nightly: venv
 	# Every family and target, compiled engines, other K, bf16, all mutations, faults of vLLM, the fuzzer, killed
-	# processes, Ray, V2, the demo, wheel and source archive.
-	$(RUN) $(BIN)/python -m pytest -m "long and not peers" $(ENGINES)
+	# processes, Ray, the demo, wheel and source archive; one of each kind of draft on V2.
+	$(ONE) $(RUN) $(BIN)/python -m pytest -m "long and not peers and not v2" $(ENGINES)
+	$(ONE) $(RUN) $(BIN)/python -m pytest tests/e2e/test_v2.py tests/e2e/test_v2_hybrid.py $(ENGINES)
 	# What depends on the CPU's instructions, with vLLM's smallest library.
-	OMP_NUM_THREADS=1 $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)
-	$(RUN) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest tests/e2e/test_in_float32.py $(ENGINES)
-	# vLLM 0.33's Python files over .venv's compiled ones: what they can change.
+	$(ONE) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)
+	$(ONE) $(RUN) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest tests/e2e/test_in_float32.py $(ENGINES)
+	# vLLM 0.33's Python files over .venv's compiled ones: what they can change, and all of V2.
 	$(BIN)/python -m tools.overlay
-	OMP_NUM_THREADS=1 $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
-	$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(BOTH_033) -m "v2 or not long" $(ENGINES)
-	$(BIN_033)/python tools/preload.py $(BIN_033)/python -m pytest $(V2_033) -m v2 $(ENGINES)
+	$(ONE) $(BIN_033)/python -m pytest tests/unit tests/contract -m "$(FAST)" $(UNITS) $(PYTEST)
+	$(ONE) $(RUN_033) -m pytest $(V1_033) -m "not long and not v2" $(ENGINES)
+	$(ONE) $(RUN_033) -m pytest tests/e2e -m v2 $(ENGINES)
 	# Other projects' libraries write drafts and draft with them, in an environment that also reads .venv.
 	$(BIN)/python tools/setup_peers.py
 	.venv-peers/bin/python tools/preload.py .venv-peers/bin/python -m pytest tests/peers -m peers

@@ -134,8 +134,8 @@ def test_drafts_are_accepted_at_asked_rates(tmp_path):
             assert rows(out)[kind, 8]["acceptance"] == pytest.approx(rates, abs=0.1)
 
 
-def as_a_user(command: str, out: Path) -> Path:
-    """Run a command as it stands on a page, with the environment of a user; return its folder."""
+def as_a_user(command: str, out: Path) -> str:
+    """Run a command as it stands on a page, with the environment of a user; return what it printed."""
     environment = engine_environment("v1")
     del environment["VLLM_CPU_KVCACHE_SPACE"]
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
@@ -146,7 +146,7 @@ def as_a_user(command: str, out: Path) -> Path:
     print(result.stdout)
     assert (out / REPORT).exists(), result.stdout + result.stderr
     assert result.returncode == exit_code(report_in(out))
-    return out
+    return result.stdout
 
 
 def report_in(out: Path) -> Report:
@@ -157,43 +157,26 @@ def test_the_command_of_the_page(tmp_path):
     """As it stands in docs/bench.md."""
     page = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.DOTALL)
     (command,) = (block for block in page if "examples/tiny" in block)
-    assert all(row["measured"] == 3 for row in rows(as_a_user(command, tmp_path / "bench")).values())
-
-
-def test_the_schedule_of_the_page(tmp_path):
-    """As it stands in docs/adaptive.md."""
-    (command,) = (block for block in blocks("bash", ADAPTIVE) if "--schedule" in block)
-    as_a_user(command, tmp_path / "bench")
-
-
-SCHEDULE = (
-    "--schedule", "-k", "1,4", "--concurrency", "1,4", "--context", "64", "--rounds", "2",
-    "--steps", "16",
-)  # fmt: skip
+    as_a_user(command, tmp_path)
+    assert all(row["measured"] == 3 for row in rows(tmp_path).values())
 
 
 @pytest.fixture(scope="module")
 def scheduled(tmp_path_factory):
-    """A report, and what was printed."""
+    """Report and output of the command in docs/adaptive.md, as it stands there."""
     out = tmp_path_factory.mktemp("schedule") / "out"
-    command, environment = started(out, *SCHEDULE)
-    result = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert (out / REPORT).exists(), result.stdout + result.stderr
-    print(result.stdout)
-    report = report_in(out)
-    assert result.returncode == exit_code(report)
+    (command,) = (block for block in blocks("bash", ADAPTIVE) if "--schedule" in block)
+    output = as_a_user(command, out)
     assert (out / "schedule.png").read_bytes().startswith(b"\x89PNG")
-    return report, result.stdout
+    return report_in(out), output
 
 
 def test_each_length_was_held(scheduled):
     """Of no more positions than K something is accepted, and of more positions more."""
     rows = scheduled[0].of("sweep")
     held = {(row.concurrency, row.variant.k) for row in rows if row.variant != PLAIN}
-    assert held == {(n, k) for n in (1, 4) for k in (0, 1, 4)}
-    assert [row.measured for row in rows] == [2] * 2 * (1 + 3)
+    assert held == {(n, k) for n in (1, 16) for k in range(5)}
+    assert [row.measured for row in rows] == [2] * 2 * (1 + 5)
     for row in rows:
         k = row.variant.k
         assert row.step_ms > 0
@@ -217,16 +200,17 @@ def test_what_is_printed_is_what_was_measured(scheduled):
     printed = re.search(r"--speculative-config '(.*?)'", output)
     assert json.loads(printed[1]) == choice.config.speculative_config
     served = [row for row in report.of("closing") if row.variant == choice.served]
-    assert [row.concurrency for row in served] == [1, 4]
+    assert [row.concurrency for row in served] == [1, 16]
     assert all(row.speedup.low <= row.speedup.median <= row.speedup.high for row in served)
     assert choice.gain.pairs == 2
 
 
 def test_json(tmp_path):
-    """Of step times alone, which is quickest; with a key of another plugin."""
+    """Of step times alone, with a key of another plugin."""
     engine = ENGINE | {"additional_config": {"other_plugin": 1}}
     out = tmp_path / "out"
-    words = (*SCHEDULE, "--surface-only", "--json", "--engine", json.dumps(engine))
+    loads = ("--schedule", "-k", "1,4", "--concurrency", "4", "--context", "64", "--rounds", "1")
+    words = (*loads, "--steps", "16", "--surface-only", "--json", "--engine", json.dumps(engine))
     found = json.loads(bench(out, *words))
     assert (found.pop("schema_version"), found.pop("exit_code")) == (SCHEMA, 0)
     report = Report.model_validate(found)
