@@ -8,9 +8,8 @@ from triton.backends.driver import DriverBase
 
 
 def hasten() -> None:
-    """Take out of the interpreter what no kernel needs, half the time of one with many small functions:
-    members of its language are replaced anew at each call, and each sum of integers is tested for an
-    overflow that is not reported."""
+    """Take out of the interpreter what no kernel needs: it replaces members of its language anew at each
+    call, and tests each sum of integers for an overflow that it does not report."""
     from triton.runtime import interpreter
 
     builder, patch, patched = interpreter.interpreter_builder, interpreter._patch_lang, set[int]()
