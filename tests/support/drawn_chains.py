@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from tests.support.engine import answer
-
 VOCAB, LENGTH, K = 5, 4, 3
 # Drafted tokens [N, K] of a step and the chance of each -> how many of each draft are kept, [N].
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -154,7 +152,3 @@ def run(job: dict[str, int]) -> dict[str, Any]:
         texts, kept = sample(rule, job["size"])
         results[name] = {"texts": texts, "kept": kept}
     return results
-
-
-if __name__ == "__main__":
-    answer(run)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
 import tempfile
-import threading
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tests.support.lifetime import end_children_with_us
 from vllm_eagle_ext.measure.engine.client import EngineFailedError as ProcessFailedError
 from vllm_eagle_ext.measure.engine.client import EngineProcess
-from vllm_eagle_ext.measure.engine.process import main
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "examples/tiny"
@@ -69,40 +69,37 @@ def lacks_avx512() -> bool:
     return platform.machine() in ("x86_64", "AMD64") and not torch.cpu._is_avx512_supported()
 
 
-def run_child(
-    module: str, job: Any, *, environment: dict[str, str], timeout_s: float
-) -> tuple[Any, str]:
-    """What the `answer` of `tests.support.<module>` makes of a job of JSON, and all that it printed.
+def run_child(module: str, job: Any, *, environment: dict[str, str], timeout_s: int) -> tuple[Any, str]:
+    """What the `run` of `tests.support.<module>` makes of a job of JSON, and all that it printed.
 
     Raises:
         EngineFailedError: the process ended with an error, without a result, or not in time.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        process = EngineProcess({}, log)
-        process.PROGRAM, process.environment = f"tests.support.{module}", environment
+    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+        command = {
+            "do": "run",
+            "job": json.loads(json.dumps(job, default=str)),
+            "log": log.name,
+            "timeout_s": timeout_s,
+        }
         try:
-            with process:
-                end = threading.Timer(timeout_s, process.process.kill)
-                end.start()
-                try:
-                    result = process.ask({"do": "run", "job": json.loads(json.dumps(job, default=str))})
-                finally:
-                    end.cancel()
+            result = _warm_process(module, environment).ask(command)
         except ProcessFailedError as error:
-            raise EngineFailedError(f"{log.read_text(errors='replace')}\n{error.value}") from None
-        return result, log.read_text(errors="replace")
+            raise EngineFailedError("\n".join([*error.more, log.read(), str(error.value)])) from None
+        return result, log.read()
 
 
-def answer(run: Callable[[Any], Any]) -> None:
-    """Be the program that `run_child` starts: return what `run` makes of the job."""
+_warm: dict[tuple[str, frozenset[tuple[str, str]]], EngineProcess] = {}
+_until_the_end = ExitStack()
+atexit.register(_until_the_end.close)
 
-    class Program:
-        COMMANDS = ("run",)
 
-        def __init__(self, *_: Any) -> None: ...
-
-        def run(self, job: Any) -> Any:
-            return run(job)
-
-    main(Program)
+def _warm_process(module: str, environment: Mapping[str, str]) -> EngineProcess:
+    """The process of tests.support.forks for the module's jobs in this environment."""
+    key = module, frozenset(environment.items())
+    if key not in _warm or _warm[key].process.poll() is not None:
+        folder = _until_the_end.enter_context(tempfile.TemporaryDirectory())
+        process = EngineProcess({"module": module}, Path(folder, "log"))
+        process.PROGRAM, process.environment = "tests.support.forks", dict(environment)
+        _warm[key] = _until_the_end.enter_context(process)
+    return _warm[key]

@@ -16,7 +16,6 @@ import pytest
 
 from tests.support import breakage, joining
 from tests.support.batches import PLACED, RECORDED, difference
-from tests.support.engine import answer
 from tests.support.in_process import (
     build,
     close,
@@ -237,7 +236,3 @@ def run(engines: list[dict[str, Any]]) -> dict[str, Any]:
             }
         keep_kernels()
     return results
-
-
-if __name__ == "__main__":
-    answer(run)

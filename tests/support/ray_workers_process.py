@@ -11,7 +11,7 @@ import tempfile
 import ray
 from vllm import LLM
 
-from tests.support.engine import TINY, answer
+from tests.support.engine import TINY
 
 
 def start() -> str:
@@ -47,7 +47,3 @@ def run(jobs: dict[str, dict[str, str]]) -> dict[str, str]:
             ray.shutdown()
         os.chdir("/")
     return results
-
-
-if __name__ == "__main__":
-    answer(run)
