@@ -61,7 +61,7 @@ TARGET: dict[str, Any] = {
 def valid_draft(family: str, seed: int = 0) -> Draft:
     """A fresh copy."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return _BUILDERS[family](seed)
 
 

@@ -111,7 +111,8 @@ def _compressed(draft: Draft, names: list[str], plain: list[str], preset: str) -
     for name in modules:
         _set_scales(model.get_submodule(name))
     compressor = ModelCompressor.from_pretrained_model(model)
-    compressor.compress_model(model)
+    with torch.compiler.set_stance("force_eager"):  # it compiles a rounding, for seconds
+        compressor.compress_model(model)
     tensors, values = dict(draft.tensors), dict(draft.tensors)
     for name in modules:
         del tensors[f"{name}.weight"]

@@ -307,9 +307,9 @@ def refuse_gguf(model: str, names: Iterable[str], field: str) -> None:
     Raises:
         GgufDraftError: with who may load it.
     """
-    is_active = gguf_plugin_is_active()
-    is_plugins = is_active and bool(_QUANTISED.search(model)) and not os.path.isdir(model)
-    if not is_plugins and not any(str(name).endswith(".gguf") for name in names):
+    has_file = any(str(name).endswith(".gguf") for name in names)
+    is_word = bool(_QUANTISED.search(model)) and not os.path.isdir(model)
+    if not has_file and not (is_word and gguf_plugin_is_active()):
         return
     nobody = (
         f"vLLM itself loads no draft from GGUF, and vllm-gguf-plugin is not active: {_USE_SAFETENSORS}"
@@ -319,5 +319,5 @@ def refuse_gguf(model: str, names: Iterable[str], field: str) -> None:
         field=field,
         value=model,
         allowed="a draft checkpoint with config.json and safetensors",
-        remedy=plugin if is_active else nobody,
+        remedy=plugin if gguf_plugin_is_active() else nobody,
     )

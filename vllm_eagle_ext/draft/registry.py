@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The families by name, and what is looked up across all of them.
 
-Functions, not tables, because a family may be registered later: nothing here is read at import. Records
-are reached by name, as they are made of this layer's parts.
+Functions, not tables: nothing here is read at import. Records are reached by name, as they are made of
+this layer's parts.
 """
 
 from __future__ import annotations
@@ -26,18 +26,6 @@ def families() -> dict[str, Family]:
     """Return the families by name, in the order in which they are tried on a draft."""
     records = [resolve_name(f"vllm_eagle_ext.families.{folder}.family:FAMILIES") for folder in FOLDERS]
     return {family.name: family for group in records for family in group}
-
-
-def register_families(*added: Family) -> None:
-    """Add families after those that are registered.
-
-    Raises:
-        ValueError: another family has the name.
-    """
-    for family in added:
-        if families().setdefault(family.name, family) is not family:
-            raise ValueError(f"another drafter family is called {family.name!r}")
-        drafters().extend(drafter for drafter in family.drafters if drafter not in drafters())
 
 
 def published() -> dict[str, Drafter]:

@@ -20,6 +20,17 @@ class Rope:
     original_length: int | None = None  # positions it was trained on before it was stretched
     partial: float = 1.0  # share of each head that rotates
 
+    def table(self, positions: int | None, *, is_raised: bool) -> int | None:
+        """Return the positions in vLLM's table, or None where it has as many as are served.
+
+        Args:
+            positions: `max_position_embeddings`.
+            is_raised: vLLM raises them to what is served, whatever the kind.
+        """
+        if self.kind in _FROM_ORIGINAL:
+            return int((self.factor or 0) * (self.original_length or 0)) or None
+        return None if is_raised or self.kind in RAISED_KINDS else positions
+
     def rows(self, positions: int | None) -> dict[str, float]:
         """Name what sizes vLLM's cache of sines and cosines, each with the rows that it asks for.
 
@@ -59,6 +70,8 @@ COMPUTED_KINDS = frozenset(
 _SAME_KIND = {"su": "longrope", "mrope": "default"}
 # vLLM's cache of these has a row for each position after stretching.
 _FROM_ORIGINAL = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
+# Of the others `max_position_embeddings` changes the result, so that 0.33 leaves it as it is.
+RAISED_KINDS = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 _BLOCKS = ("rope_scaling", "rope_parameters")
 _TRAINED = "state what the draft was trained with"
 Positive = Annotated[float, Field(gt=0)]

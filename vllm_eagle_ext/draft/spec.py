@@ -230,8 +230,9 @@ class DraftRequest:
     max_model_len: int | None = None
     runner: Runner | None = None
     parallel_drafting: bool | None = None
-    # Whether the V2 runner wants aux states whatever the draft's config says, as 0.32's does.
-    v2_needs_aux_states: bool = True
+    # Or not known. Its V2 runner wants aux states whatever the draft's config says, and drafts for texts
+    # of any length.
+    before_033: bool = True
     registered: frozenset[str] = frozenset()  # architectures of others that this vLLM knows
 
 
@@ -248,6 +249,12 @@ class Case:
     @property
     def is_reduced(self) -> bool:
         return self.spec.vocabulary.size < self.target.vocab_size
+
+    @property
+    def rope_table(self) -> int | None:
+        """Return the positions in vLLM's table of the draft's rope; None: as many as are served."""
+        is_raised = self.request.before_033 and self.spec.family.method == "eagle3"
+        return self.spec.rope.table(self.config.max_position_embeddings, is_raised=is_raised)
 
     @property
     def has_tensors(self) -> bool:

@@ -71,7 +71,7 @@ class Drafter:
 
 @cache
 def drafters() -> list[Drafter]:
-    """Return the records of all families' classes; `register_families` adds those of other families."""
+    """Return the records of all families' classes."""
     places = [f"vllm_eagle_ext.families.{folder}.names:DRAFTERS" for folder in FOLDERS]
     return [drafter for place in places for drafter in resolve_name(place)]
 

@@ -76,7 +76,7 @@ def draft_request(
         max_model_len=target.max_model_len,
         runner=_runner(engine_args, target, parallel, speculative),
         parallel_drafting=in_parallel or method_fills_a_block(method),
-        v2_needs_aux_states=not is_from(compat.vllm_version(), "0.33"),
+        before_033=not is_from(compat.vllm_version(), "0.33"),
         registered=frozenset(ModelRegistry.get_supported_archs()),
     )  # fmt: skip
 

@@ -129,7 +129,7 @@ def run_check(request: CheckRequest, *, all_values: bool = False) -> CheckResult
         options=options, method=request.method, k=request.k,
         max_model_len=request.engine.get("max_model_len"),
         runner="v1" if platform == "cpu" else None,  # V2 needs Triton
-        v2_needs_aux_states=needs_aux_states,
+        before_033=needs_aux_states,
     )  # fmt: skip
     # The target, then the draft.
     directory = request.download_dir
@@ -178,7 +178,7 @@ def _platform(request: CheckRequest) -> tuple[str, str, bool]:
 def _decided(draft_request: DraftRequest, inspection: Inspection, request: CheckRequest) -> DraftRequest:
     """Add the runner and K that the command takes for a draft."""
     spec = inspection.spec
-    wanted = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states) if spec else None
+    wanted = wanted_runner(spec, before_033=draft_request.before_033) if spec else None
     method = spec.family.method if spec else draft_request.method
     is_asked = speculative_keys(request.speculative).get("parallel_drafting") is True
     return replace(

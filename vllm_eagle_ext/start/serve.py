@@ -75,7 +75,7 @@ def serve_environment(result: CheckResult) -> dict[str, str]:
     spec, draft_request = result.inspection.spec, result.draft_request
     if spec is None or result.platform == "cpu":  # which has one runner
         return {}
-    runner = wanted_runner(spec, v2_needs_aux_states=draft_request.v2_needs_aux_states)
+    runner = wanted_runner(spec, before_033=draft_request.before_033)
     return {"VLLM_USE_V2_MODEL_RUNNER": str(int(runner[0] == "v2"))} if runner else {}
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.support.toy_family.names import DRAFTERS
-from vllm_eagle_ext.draft import registry
 from vllm_eagle_ext.draft.draft_config import DraftConfig
 from vllm_eagle_ext.draft.findings import Problem, Severity, rule
 from vllm_eagle_ext.draft.spec import Case, DraftSpec, Expected, KeyEffect
-from vllm_eagle_ext.families.drafter_classes import drafters
 from vllm_eagle_ext.families.eagle3.family import NATIVE
 
 SCALE = "feature_scale"
@@ -45,14 +42,4 @@ TOY = replace(
     own_keys={SCALE: KeyEffect("scales the fused features", (None, 1))},
     reference=None,
 )
-
-
-@contextmanager
-def registered() -> Iterator[None]:
-    """Only while a test needs it: tables of all families are compared with the docs."""
-    registry.register_families(TOY)
-    try:
-        yield
-    finally:
-        del registry.families()[TOY.name]
-        drafters().remove(TOY.drafters[0])
+FAMILIES = (TOY,)

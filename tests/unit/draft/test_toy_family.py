@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from importlib import import_module
 from pkgutil import resolve_name
 
 import pytest
@@ -15,17 +15,30 @@ from tests.support.checkpoints import HIDDEN
 from tests.support.drafting import load
 from tests.support.drafts import inspect, valid_draft
 from tests.support.engine import has_gpu
-from tests.support.toy_family.family import SCALE, TOY, registered
+from tests.support.toy_family.family import SCALE, TOY
 from vllm_eagle_ext import plugin
 from vllm_eagle_ext.draft import registry
+from vllm_eagle_ext.families import drafter_classes
 
 (DRAFTER,) = TOY.drafters
 
 
 @pytest.fixture(autouse=True)
-def _registered():
-    with registered():
-        yield
+def _registered(monkeypatch):
+    """Its folder lies among the package's, and is in FOLDERS."""
+    for part in ("", ".names", ".family"):
+        module = import_module(f"tests.support.toy_family{part}")
+        monkeypatch.setitem(sys.modules, f"vllm_eagle_ext.families.toy_family{part}", module)
+    for module in (registry, drafter_classes):
+        monkeypatch.setattr(module, "FOLDERS", (*drafter_classes.FOLDERS, "toy_family"))
+    _forget()
+    yield
+    _forget()
+
+
+def _forget():
+    registry.families.cache_clear()
+    drafter_classes.drafters.cache_clear()
 
 
 @pytest.fixture
@@ -115,8 +128,3 @@ def test_reading_its_record_imports_no_model():
 def test_its_row_is_in_the_documents():
     (row,) = (row for row in architectures() if DRAFTER.architecture in row)
     assert "|toy EAGLE-3|`eagle3`|`Eagle3ToyForCausalLM`|" in row
-
-
-def test_a_name_is_taken_once():
-    with pytest.raises(ValueError, match="another drafter family is called 'toy'"):
-        registry.register_families(replace(TOY, title="another"))

@@ -65,7 +65,7 @@ def test_a_stretched_rope_ends_with_its_table(max_model_len, fits, tmp_path):
     }  # fmt: skip
     engine = {"max_model_len": max_model_len}
     found = inspect(draft, tmp_path, engine=engine, draft_window=64)
-    assert [error.rule for error in found.errors] == ([] if fits else ["draft_window_is_computed"])
+    assert [error.rule for error in found.errors] == ([] if fits else ["rope_table_holds_drafted_texts"])
     if not fits:
         assert "lower --max-model-len to 512" in found.errors[0].problem.remedy
 

@@ -64,7 +64,7 @@ OF_QUANTISATIONS = {"quantisation_is_well_formed"}
 # Of what is asked of a draft or of the target beside it, not of its file: rules/cases/target.py.
 OF_THE_REQUEST = {
     "depth_is_the_drafts_own", "draft_is_no_plain_model", "gate_layout_has_a_gate", "k_can_pay",
-    "rope_table_is_bounded", "target_is_the_drafts_own",
+    "rope_table_is_bounded", "target_is_the_drafts_own", "rope_table_holds_drafted_texts",
     "k_leaves_room_in_the_context", "trainer_rotates_the_same_part",
     "vocabulary_is_widened", "draft_window_is_computed",
     "narrow_vocabulary_is_padded",

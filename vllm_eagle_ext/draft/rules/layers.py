@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION
 from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
 from vllm_eagle_ext.draft.layer_ids import LIST_LAYERS, default_layer_ids
-from vllm_eagle_ext.draft.rope_config import Rope
 from vllm_eagle_ext.draft.spec import Case
 
-_FIXED_TABLES = ("yarn", "deepseek_yarn")
 _LEAVE = "leave the option out: the draft then attends as it was published"
 
 
@@ -24,7 +22,7 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
     """The option `draft_window` excludes MLA, vLLM's classes, mixed causality and other windows."""
-    asked, served, spec = case.request.options.draft_window, case.request.max_model_len, case.spec
+    asked, spec = case.request.options.draft_window, case.spec
     if asked is None:
         return
     # Classes of drafters without windows.
@@ -33,15 +31,7 @@ def draft_window_is_computed(case: Case) -> Iterable[Problem]:
     if spec.drafter.is_vllms:
         why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
         yield _refused(asked, f"none for {spec.drafter.published[0]}: {why}")
-    # Positions that the draft's rope has not, and layers that vLLM would confuse.
-    length = _rope_table(spec.rope)
-    if length is not None and served is not None and length < served:
-        yield _refused(
-            asked,
-            f"none for a {spec.rope.kind} rope whose table ends at {length} positions, where "
-            f"max_model_len is {served}: with a window drafts go on after it",
-            f"lower --max-model-len to {length}, or {_LEAVE}",
-        )
+    # Layers that vLLM would confuse.
     if len({layer.causal for layer in spec.layers}) > 1:
         yield _refused(
             asked,
@@ -54,13 +44,6 @@ def draft_window_is_computed(case: Case) -> Iterable[Problem]:
             f"{published}, the window of the draft's other layers: vLLM has one for all",
             f"ask for {published}, or {_LEAVE}",
         )
-
-
-def _rope_table(rope: Rope) -> int | None:
-    """Return the positions in vLLM's table of a stretched rope; None: as many as it serves."""
-    if rope.kind not in _FIXED_TABLES or not (rope.factor and rope.original_length):
-        return None
-    return int(rope.factor * rope.original_length)
 
 
 @rule(Severity.ERROR)

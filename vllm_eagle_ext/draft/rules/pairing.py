@@ -149,6 +149,28 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
             return
 
 
+@rule(Severity.ERROR)
+def rope_table_holds_drafted_texts(case: Case) -> Iterable[Problem]:
+    """vLLM's rope table reaches as far as it drafts: `max_model_len` with V2 of 0.32 or a window."""
+    request, table, longest = case.request, case.rope_table, case.request.max_model_len
+    if table is None or longest is None:
+        return
+    has_window = case.spec.draft_window is not None
+    is_v2 = request.before_033 and request.runner != "v1"
+    if not has_window and not is_v2:
+        longest = min(longest, case.config.max_position_embeddings or longest)
+    if table < longest:
+        yield Problem(
+            field="max_model_len",
+            value=request.max_model_len,
+            allowed=f"up to {table}, where vLLM's table of the draft's {case.spec.rope.kind} rope ends: "
+            "the engine would fail in a longer text",
+            remedy=f"lower --max-model-len to {table}"
+            + ", or leave the option draft_window out" * has_window
+            + ", or set VLLM_USE_V2_MODEL_RUNNER=0" * is_v2,
+        )
+
+
 @rule(Severity.WARNING)
 def rope_matches_the_target(case: Case) -> Iterable[Problem]:
     """The rope is the target's. Some drafts are trained with another; most are not."""

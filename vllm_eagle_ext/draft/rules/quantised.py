@@ -61,6 +61,8 @@ def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Yield dotted place, value and what is allowed of what can be read as no names of modules."""
     if not isinstance(config.get("quant_method"), str):
         yield "quant_method", config.get("quant_method"), "text"
+    if config.get("transform_config"):
+        yield "transform_config", config["transform_config"], "none: vLLM matches its patterns unbounded"
     lists = {key: config[key] for key in _LISTS if config.get(key) is not None}
     groups = config.get("config_groups") or {}
     if not isinstance(groups, Mapping):

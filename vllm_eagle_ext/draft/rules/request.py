@@ -105,13 +105,13 @@ def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
 
 
 def wanted_runner(
-    spec: DraftSpec, *, parallel_drafting: bool = True, v2_needs_aux_states: bool = True
+    spec: DraftSpec, *, parallel_drafting: bool = True, before_033: bool = True
 ) -> tuple[Runner, str] | None:
     """Return the one runner of vLLM's that can draft with the spec, and why; None: both can."""
     family, windows = spec.family, {layer.window for layer in spec.layers}
     if family.runs_on_v2_only:
         return "v2", "vLLM computes its second head only on the V2 runner"
-    if not spec.fuses_aux_states and v2_needs_aux_states:
+    if not spec.fuses_aux_states and before_033:
         return "v1", "vLLM's V2 runner hands aux states to every EAGLE-3 drafter"
     if family.asks_for_parallel_drafting and parallel_drafting:
         return "v1", "vLLM's V2 runner drafts in parallel for DFlash only"
@@ -127,7 +127,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
     wanted = wanted_runner(
         case.spec,
         parallel_drafting=bool(asked.parallel_drafting),
-        v2_needs_aux_states=asked.v2_needs_aux_states,
+        before_033=asked.before_033,
     )
     if wanted and asked.runner and asked.runner != wanted[0]:
         yield _other_runner(asked.runner, *wanted)
@@ -136,7 +136,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 @rule(Severity.NOTE)
 def runner_is_particular(case: Case) -> Iterable[Problem]:
     """The runner is known where only one supports the draft."""
-    wanted = wanted_runner(case.spec, v2_needs_aux_states=case.request.v2_needs_aux_states)
+    wanted = wanted_runner(case.spec, before_033=case.request.before_033)
     if case.request.runner is None and wanted:
         yield _other_runner("chosen by vLLM", *wanted)
 

@@ -199,13 +199,15 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
         )
 
 
-@rule(Severity.WARNING, of="eagle3")
+@rule(Severity.WARNING)
 def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
-    """EAGLE-3 drafts bring their head, those of speculators also embeddings."""
-    missing = []
-    if case.spec.head == "shared" and not case.is_reduced:
+    """EAGLE-3 drafts bring their head, those of speculators also embeddings. No head is tied."""
+    spec, missing = case.spec, []
+    is_eagle3 = spec.family.method == "eagle3"
+    is_tied = case.config.tie_word_embeddings and spec.embeddings != "shared"
+    if spec.head == "shared" and not case.is_reduced and (is_eagle3 or is_tied):
         missing.append("lm_head.weight")
-    if case.spec.embeddings == "shared" and case.spec.format == "speculators":
+    if is_eagle3 and spec.embeddings == "shared" and spec.format == "speculators":
         missing.append("embed_tokens.weight")
     for name in missing:
         yield Problem(

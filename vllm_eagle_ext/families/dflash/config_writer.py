@@ -51,8 +51,9 @@ def write(config: Any, case: Case) -> None:
         nested.pop("swa_window_size", None)
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
-    stated = getattr(hf_config, "max_position_embeddings", None) or 0
-    hf_config.max_position_embeddings = max(stated, case.request.max_model_len or 0)
+    if case.rope_table is None:
+        stated = getattr(hf_config, "max_position_embeddings", None) or 0
+        hf_config.max_position_embeddings = max(stated, case.request.max_model_len or 0)
 
 
 def write_dflash2(config: Any, case: Case) -> None:

@@ -38,7 +38,7 @@ def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, found):
     ("family", "engine"),
     [
         pytest.param("no_aux", {"runner": "v1"}, id="no_aux_on_v1"),
-        pytest.param("no_aux", {"runner": "v2", "v2_needs_aux_states": False}, id="no_aux_on_v2"),
+        pytest.param("no_aux", {"runner": "v2", "before_033": False}, id="no_aux_on_v2"),
         pytest.param("p-eagle", {"runner": "v2"}, id="p_eagle_in_series_on_v2"),
         pytest.param("p-eagle", {"runner": "v1", "parallel_drafting": True}, id="p_eagle_on_v1"),
         pytest.param("dflash", {"runner": "v1"}, id="one_window_on_v1"),

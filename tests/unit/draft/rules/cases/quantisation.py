@@ -32,6 +32,11 @@ CASES = [
         words=("(.|", "takes too long to match"),
     ),
     case(
+        "quantisation_is_well_formed", "transforms", "quantised",
+        key("quantization_config.transform_config", {"config_groups": {"u": {"type": "hadamard"}}}),
+        words=("transform_config", "none", "unbounded"),
+    ),
+    case(
         "quantised_weights_are_there", "plain", "native", key("quantization_config.quant_method", "fp8"),
         words=("quantization_config", "'fp8'", "every weight of the files is plain"),
     ),

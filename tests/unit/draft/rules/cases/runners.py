@@ -22,7 +22,7 @@ CASES = [
         engine={"runner": "v1"}, words=("'v1'", "v2 for this draft", "VLLM_USE_V2_MODEL_RUNNER=1"),
     ),
     case(
-        "runner_is_particular", "no_aux", "no_aux", engine={"v2_needs_aux_states": True},
+        "runner_is_particular", "no_aux", "no_aux", engine={"before_033": True},
         words=("model runner", "v1 for this draft", "VLLM_USE_V2_MODEL_RUNNER=0"),
     ),
     case(

@@ -10,6 +10,7 @@ from tests.unit.draft.rules.broken import case
 from tests.unit.draft.rules.changes import ATTENTION, key, no_key, tensor
 
 LENGTH, ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
+_YARN = key("rope_parameters", {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 128, "rope_theta": 1e4})
 
 # fmt: off
 CASES = [
@@ -163,6 +164,20 @@ CASES = [
         key("layer_types", ["sliding_attention", "full_attention"]), key("sliding_window", 16),
         options={"draft_window": 32}, engine={"runner": "v2"},
         words=("draft_window", "causal and bidirectional"),
+    ),
+    case(
+        "rope_table_holds_drafted_texts", "v2", "native", _YARN, engine={"runner": "v2"},
+        words=("max_model_len", "512", "up to 256", "yarn", "VLLM_USE_V2_MODEL_RUNNER=0"),
+    ),
+    case(
+        "rope_table_holds_drafted_texts", "window", "native", _YARN, options={"draft_window": 32},
+        engine={"runner": "v1"}, words=("max_model_len", "512", "up to 256", "draft_window"),
+    ),
+    case(
+        "rope_table_holds_drafted_texts", "dflash", "dflash",
+        key("rope_parameters", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+        key("max_position_embeddings", 128), engine={"runner": "v2"},
+        words=("max_model_len", "512", "up to 128", "dynamic"),
     ),
     case(
         "draft_window_holds_a_step", "narrow", "native", options={"draft_window": 4},

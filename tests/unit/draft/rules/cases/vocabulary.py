@@ -126,6 +126,10 @@ CASES = [
         words=("lm_head.weight", "missing", "the target's is used"),
     ),
     case(
+        "shared_parts_are_usual", "tied_to_embeddings", "dflash", key("tie_word_embeddings", True),
+        more("embed_tokens.weight", VOCAB, HIDDEN), words=("lm_head.weight", "the target's is used"),
+    ),
+    case(
         "shared_parts_are_usual", "embeddings", "speculators", no_tensor("embed_tokens.weight"),
         words=("embed_tokens.weight", "missing", "the target's is used"),
     ),
