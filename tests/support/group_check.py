@@ -14,7 +14,7 @@ import torch
 from vllm.config import VllmConfig
 
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupsCommit
-from vllm_eagle_ext.replay.ops import replay_ops
+from vllm_eagle_ext.replay.on_platform import replay_ops
 from vllm_eagle_ext.replay.ops.types import NULL_BLOCK, Align, Batch, BlockPlaces, ReplayOps, Step
 from vllm_eagle_ext.replay.self_check.compared import (
     STEP_REQUESTS,

@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import MambaSpec
 
 from vllm_eagle_ext.memory.state_blocks import record_width
 from vllm_eagle_ext.replay.metadata import ReplayMetadata, ReplayMetadataBuilder
-from vllm_eagle_ext.replay.ops import replay_ops
+from vllm_eagle_ext.replay.on_platform import replay_ops
 from vllm_eagle_ext.replay.ops.types import Gating, ReplayKernels, Rows, StateCache, Step
 
 

@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.replay.built_caches import log_start_line
 from vllm_eagle_ext.replay.cache_groups import CacheGroups, GroupsCommit
-from vllm_eagle_ext.replay.ops import replay_ops
+from vllm_eagle_ext.replay.on_platform import replay_ops
 from vllm_eagle_ext.replay.ops.types import Batch, BlockPlaces, Step
 
 

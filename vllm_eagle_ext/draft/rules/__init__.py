@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule that a draft must keep, one function each; the decorator `@rule` registers it."""
+"""Every rule that a draft must keep, a function each, in the order of the modules here."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from vllm.platforms import current_platform
 from vllm_eagle_ext.errors import HybridStateError
 from vllm_eagle_ext.log import get_logger
 from vllm_eagle_ext.memory.state_scheme import OPTION
-from vllm_eagle_ext.replay.ops import replay_ops
+from vllm_eagle_ext.replay.on_platform import replay_ops
 from vllm_eagle_ext.replay.ops.types import ReplayKernels
 from vllm_eagle_ext.replay.self_check.compared import KernelCheck, Kernels, run
 from vllm_eagle_ext.replay.self_check.step import Shapes, cpu_kernel, gpu_kernel
