@@ -14,10 +14,10 @@ LIMITS = ROOT / "tools/budget.toml"
 
 
 def figures(folder: str, root: Path = ROOT) -> dict[str, int]:
-    """Count the Python files of a folder that git tracks, and their longest module and function."""
-    names = ["git", "ls-files", "-z", "--", f"{folder}/*.py"]
-    listed = subprocess.check_output(names, cwd=root, text=True).split("\0")
-    texts = [(root / name).read_bytes() for name in listed if name and (root / name).exists()]
+    """Count a folder's Python files, and their longest module and function; of "pages" all words."""
+    if folder == "pages":
+        return {"words": sum(len(page.split()) for page in _tracked("*.md", root))}
+    texts = _tracked(f"{folder}/*.py", root)
     size = sum(map(len, texts))
     lines = sum(text.count(b"\n") for text in texts)
     return {
@@ -27,6 +27,12 @@ def figures(folder: str, root: Path = ROOT) -> dict[str, int]:
         "lines of a module": max(text.count(b"\n") for text in texts),
         "lines of a function": max(map(_longest_function, texts)),
     }
+
+
+def _tracked(pattern: str, root: Path) -> list[bytes]:
+    names = ["git", "ls-files", "-z", "--", pattern]
+    listed = subprocess.check_output(names, cwd=root, text=True).split("\0")
+    return [(root / name).read_bytes() for name in listed if name and (root / name).exists()]
 
 
 def _longest_function(text: bytes) -> int:

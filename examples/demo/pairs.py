@@ -10,7 +10,7 @@ from typing import Any
 
 from examples.smollm2 import held_out
 from examples.smollm2.held_out import Prompt
-from vllm_eagle_ext.measure.prompts import read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import read_prompts, token_ids
 
 TINY = Path("examples/tiny")
 SMOLLM2 = Path("examples/smollm2")
@@ -42,7 +42,7 @@ class Pair:
     def read_prompts(self, count: int) -> list[Prompt]:
         if self.is_chat:
             return held_out.read(self.target, count)
-        texts = read_texts(str(TINY / "prompts.jsonl"), count=count)
+        texts = [text for text, _ in read_prompts(str(TINY / "prompts.jsonl"), count=count)]
         ids = token_ids(texts, str(self.target), chat_template=False).ids
         return [Prompt(text, "code", row) for text, row in zip(texts, ids, strict=True)]
 

@@ -30,10 +30,6 @@ class PromptSet:
     categories: list[str | None] = field(default_factory=list)  # of each prompt
 
 
-def read_texts(source: str | None, *, count: int | None = None) -> list[str]:
-    return [text for text, _ in read_prompts(source, count=count)]
-
-
 def read_prompts(source: str | None, *, count: int | None = None) -> list[tuple[str, str | None]]:
     """Read the first `count` prompts and their categories, in their order.
 

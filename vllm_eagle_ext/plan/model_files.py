@@ -143,6 +143,7 @@ def read_draft(
         EagleExtError: it cannot be read, or is not a supported draft.
     """
     place = {"field": "DRAFT", **place}
+    # Its config says which layers attend, its files how large it is.
     model = open_model(name, **place)
     flat, drafter, config = _read_config(model, target, place)
     family = family_of(flat, drafter)

@@ -212,12 +212,14 @@ class ReplayMetadataBuilder(GDNAttentionMetadataBuilder):
         assert starts is not None
         assert masks is not None
         assert metadata.non_spec_token_indx is not None
+        # Where the verifying requests stand in vLLM's tables of blocks.
         is_mixed = metadata.num_prefills > 0  # next to verify rows vLLM counts decodes as prefills
         is_aligned = self.kv_cache_spec.mamba_cache_mode == "align"
         count, indices = metadata.num_spec_decodes, None
         places = BlockPlaces(
             count, None, common.seq_lens if is_aligned else None, self.kv_cache_spec.block_size
         )
+        # In a mixed batch they are sorted to the front, before the others.
         other_places = None
         if is_mixed:
             order = torch.argsort(masks, stable=True, descending=True).to(torch.int32)

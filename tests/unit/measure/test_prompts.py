@@ -9,9 +9,13 @@ from transformers import AutoTokenizer
 
 from tests.support.engine import TINY
 from vllm_eagle_ext.errors import SpeculativeConfigError
-from vllm_eagle_ext.measure.prompts import read_prompts, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import read_prompts, token_ids
 
 TARGET = str(TINY / "target")
+
+
+def read_texts(source, **how):
+    return [text for text, _ in read_prompts(source, **how)]
 
 
 def test_built_in_prompts_are_distinct():

@@ -58,6 +58,3 @@ def every_rule() -> tuple[Rule, ...]:
     """Return all rules of drafts: the early ones, those by kinds, and the families' own."""
     own = (rule for family in families().values() for rule in family.rules)
     return tuple(dict.fromkeys((*EARLY_RULES, *RULES, *own)))
-
-
-__all__ = ["EARLY_RULES", "KINDS", "RULES", "every_rule", "rules_for"]

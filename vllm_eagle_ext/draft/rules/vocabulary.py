@@ -59,6 +59,7 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
     """
     if not case.has_tensors:
         return
+    # A reduced vocabulary needs a map.
     header = case.files.tensors.get("d2t")
     sizes = f"draft vocabulary {case.spec.vocabulary.size} of {case.target.vocab_size}"
     if case.is_reduced and header is None:
@@ -70,6 +71,7 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
         )
     if case.is_reduced or header is None:
         return
+    # A whole one may have the identity.
     d2t = tensor_integers(case.files, "d2t")
     tokens = header.shape[0] if len(header.shape) == 1 else 0
     if d2t and tokens == case.spec.vocabulary.size and is_identity(d2t):

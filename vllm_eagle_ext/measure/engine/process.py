@@ -155,11 +155,13 @@ class Engine:
         answers: list[Answer | None] = [None] * len(load.prompts)
         ended, every = 0, max(1, len(load.prompts) // _REPORTS_PER_LOAD)
         while waiting or running:
+            # As many requests run as were asked for.
             while waiting and len(running) < load.concurrency:
                 index, prompt = waiting.popleft()
                 name = f"load-{next(self._ids)}"
                 self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
                 running[name] = _Running(index, len(prompt))
+            # A step is taken, and its tokens are counted.
             outputs = self.llm.llm_engine.step()
             now = time.perf_counter()
             for output in outputs:

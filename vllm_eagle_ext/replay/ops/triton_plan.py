@@ -104,6 +104,7 @@ def _plan(
     BLOCK: tl.constexpr,
 ) -> None:
     """Plan in one program per part of the requests and cache group."""
+    # The rows that each request commits.
     i, group = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
     is_request, place = i < requests, group * group_stride + i
     blocks = state_blocks + group * blocks_group_stride
@@ -115,6 +116,7 @@ def _plan(
     sampled = tl.load(num_sampled + request, mask=active, other=0)
     length = tl.where(active, tl.minimum(tl.maximum(sampled, 1), rows), 0)
 
+    # The blocks that they are written to.
     final_block, end_length = block, tl.zeros([BLOCK], tl.int32)
     end_block = tl.full([BLOCK], NULL, tl.int32)
     if ALIGNED:
