@@ -2,22 +2,20 @@
 """What is registered with vLLM, in every one of its processes.
 
 `compat` replaces names of vLLM's, in a dry start `start/described.py`, and nothing else does. What is
-added or set besides, by vLLM's own ways for good, and else until when, is chiefly this:
+set besides by vLLM's own ways, and until when:
 
-- An entry point in vllm.general_plugins; drafters and replaying targets in ModelRegistry.models;
+- For good: an entry point in vllm.general_plugins; drafters and targets in ModelRegistry.models;
   gauges in prometheus_client's registry (start/metrics.py).
 - An import hook in sys.meta_path, until the modules to wrap are imported (compat.py:when_loaded).
-- In the front end, with a draft: CONFIG_MAPPING of transformers for the model type `dflash`, until a
-  library has a config class for it; resolved values in the draft's ModelConfig (start/apply.py), until
-  vLLM has one resolver; EngineArgs.scheduler_cls and EngineArgs.disable_hybrid_kv_cache_manager
-  (start/apply.py); logging's record factory, sys.excepthook and the environment variable
-  EAGLE_EXT_NOTES (start/failed_start.py), until vLLM's front end raises the error of the worker.
+- With a draft, in the front end (start/apply.py): transformers' CONFIG_MAPPING for `dflash`, until a
+  library has a class for it; the draft's ModelConfig, until vLLM has one resolver;
+  EngineArgs.scheduler_cls and .disable_hybrid_kv_cache_manager. In start/failed_start.py: logging's
+  record factory, sys.excepthook and EAGLE_EXT_NOTES, until vLLM's front end raises the worker's error.
 - With replay: MODELS_CONFIG_MAP and the target's architecture (compat.py), until vLLM lets a plugin
-  choose it. In a worker the class of QwenGatedDeltaNetAttention layers with their _forward_method
-  (replay/layer.py), until vLLM takes such layers from a registry.
-- In a worker, of a draft: class and qkv_proj of gated attention (families/parts/gated_attention.py),
-  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares
-  it.
+  choose it; the class of gated delta net layers and their _forward_method (replay/layer.py), until vLLM
+  takes such layers from a registry.
+- Of a draft in a worker: class and qkv_proj of gated attention (families/parts/gated_attention.py),
+  until vLLM's drafters take it; embed_tokens with LoRA (families/parts/resolved.py), until V1 shares it.
 - In workers of `bench` and `verify`: methods that time a step (measure/engine/probe.py), until vLLM's
   metrics tell target and draft apart.
 """
