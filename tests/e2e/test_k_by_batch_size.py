@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.batches import Batch, Engine, drafts_of, eagle3, run_engines
+from tests.support.breakage import HOLE
 from tests.support.hybrid import DFLASH_AUX_LAYERS, TARGET, dflash, eagle3_made_to_fit
 from tests.support.near_ties import NEAR_TIE_GAP, assert_only_near_ties
 from tests.support.schedules import (
@@ -41,10 +42,18 @@ def v1(prompts, tmp_path_factory):
     engines = {
         "plain": None, "fixed": dflash(K), "schedule": following(dflash(K), SCHEDULE),
         "chain fixed": chain, "chain schedule": following(chain, EAGLE_SCHEDULE),
+        HOLE: following(chain, EAGLE_SCHEDULE),
     }  # fmt: skip
     found = run_engines(
         [
-            Engine(name, waves, draft, options=REPLAY if draft else {}, target=TARGET)
+            Engine(
+                name,
+                waves,
+                draft,
+                options=REPLAY if draft else {},
+                target=TARGET,
+                broken=name if name == HOLE else None,
+            )  # fmt: skip
             for name, draft in engines.items()
         ]
     )
@@ -79,8 +88,14 @@ def test_a_chain_beside_the_hybrid_target_follows_it_too(v1):
     widths = drafts_by_width(result, v1["chain fixed"])
     print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
     assert widths[EAGLE_K][0] >= 30
-    drafted = [counts for width, counts in widths.items() if width]
-    assert sum(differ for _, differ in drafted) <= 0.02 * sum(count for count, _ in drafted)
+    ours, with_a_hole = (differing(v1[name], v1["chain fixed"]) for name in ("chain schedule", HOLE))
+    print(f"\ndrafts that differ: {ours:.3f}, with a hole {with_a_hole:.3f}")
+    assert ours < with_a_hole / 4  # near-ties of bfloat16, whose batches have other shapes
+
+
+def differing(left: dict[str, Any], right: dict[str, Any]) -> float:
+    counts = [counts for width, counts in drafts_by_width(left, right).items() if width]
+    return sum(differ for _, differ in counts) / sum(count for count, _ in counts)
 
 
 V2_JOINS, V2_LENGTHS = [0, 4, 5, 6], [44, 10, 10, 8]

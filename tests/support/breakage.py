@@ -12,6 +12,7 @@ NO_BLOCK_END = "no block end"  # seen where a prefix cache hands out the state a
 UNPACKED = "unpacked"  # as on a CPU that packs no convolutions
 PACKED_LET_THROUGH = "packed let through"  # without the refusal of packed ones
 ON_A_DEVICE = "on a device"  # stand-ins for what vLLM trims drafts with on a GPU
+HOLE = "a hole in the draft's cache"  # after steps without drafts
 KEYS_NORMED = "keys normed"  # vLLM's own DFlash2 and DSpark repaired as on a GPU
 
 
@@ -29,6 +30,18 @@ def apply(how: str, set_attribute: Callable[[Any, str, Any], None]) -> None:
         from tests.support import triton_on_cpu
 
         triton_on_cpu.norm_each_layers_keys(set_attribute)
+        return
+    if how == HOLE:
+        from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer as Proposer
+
+        propose = Proposer.propose
+
+        def without_a_pass(self: Any, num_speculative_tokens: int, **inputs: Any) -> torch.Tensor:
+            if num_speculative_tokens == 0:
+                return inputs["next_token_ids"].new_empty(len(inputs["next_token_ids"]), 0)
+            return propose(self, num_speculative_tokens, **inputs)
+
+        set_attribute(Proposer, "propose", without_a_pass)
         return
     from vllm_eagle_ext.replay.ops import cpu
     from vllm_eagle_ext.start.rules import states
