@@ -118,9 +118,9 @@ def _gate_layout(flat: Mapping[str, Any], option: GateLayout | None) -> tuple[Ga
         return option, "option gate_layout"
     for block in ("", "eagle_config"):
         holder = flat.get(block) if block else flat
-        stated = holder.get("gate_layout") if isinstance(holder, Mapping) else None
-        if stated == "concat" or stated == "interleaved":
-            return stated, f"{block}.gate_layout".strip(".")
+        layout = holder.get("gate_layout") if isinstance(holder, Mapping) else None
+        if layout == "concat" or layout == "interleaved":
+            return layout, f"{block}.gate_layout".strip(".")
     return _DEFAULT_LAYOUT, "assumed"
 
 

@@ -294,9 +294,9 @@ _QUANTISED = re.compile(r":[\w+-]+$")  # OWNER/NAME:Q4_K_M or FOLDER:Q4_K_M, nam
 
 def gguf_plugin_is_active() -> bool:
     """Say whether vLLM will load its GGUF plugin, by the plugin's entry point; nothing is imported."""
-    asked = os.environ.get("VLLM_PLUGINS")
+    plugins = os.environ.get("VLLM_PLUGINS")
     return any(
-        entry.value.startswith(_GGUF_PLUGIN) and (asked is None or entry.name in asked.split(","))
+        entry.value.startswith(_GGUF_PLUGIN) and (plugins is None or entry.name in plugins.split(","))
         for entry in entry_points(group="vllm.general_plugins")
     )
 

@@ -75,11 +75,11 @@ def contradictions(
         places: in words -> the value there; None: it states none.
         key: what they state, unless the words say it.
     """
-    stated = {place: value for place, value in places.items() if value is not None}
-    if len(set(stated.values())) > 1:
+    places = {place: value for place, value in places.items() if value is not None}
+    if len(set(places.values())) > 1:
         yield Problem(
-            field=f"{key} {' and '.join(stated)}".lstrip(),
-            value=tuple(stated.values()),
+            field=f"{key} {' and '.join(places)}".lstrip(),
+            value=tuple(places.values()),
             allowed=allowed,
             remedy=remedy,
         )

@@ -42,7 +42,7 @@ class Conversion:
         return self.in_speculators_format or bool(unread_names(self.case))
 
 
-def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
+def conversion_of(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
     """Work out a copy of a checked draft.
 
     Returns:
@@ -78,7 +78,7 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     if left := _left(conversion):
         if other or case.spec.format != "published":
             raise _refused(result, left)
-        convert(result, in_speculators_format=True)  # unless that has no copy either:
+        conversion_of(result, in_speculators_format=True)  # unless that has no copy either:
         raise _refused(result, left, "add --format speculators, which can say what this one cannot:")
     return conversion
 

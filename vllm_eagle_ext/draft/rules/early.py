@@ -66,7 +66,7 @@ class DraftClaim:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            left = {name for one in drafters() for name in one.excluded_architectures}
+            left = {name for drafter in drafters() for name in drafter.excluded_architectures}
             return self.architecture in left
         if self.drafter is not None:
             return False

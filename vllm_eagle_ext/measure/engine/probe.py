@@ -35,7 +35,7 @@ class StepProbe:
         return {
             "target": type(runner.get_model()).__name__,
             "drafter": type(draft).__name__ if draft is not None else None,
-            "attention": sorted({one.backend.get_name() for group in groups for one in group}),
+            "attention": sorted({layers.backend.get_name() for group in groups for layers in group}),
             "runner": "v2" if self.vllm_config.use_v2_model_runner else "v1",
             "state": self._eagle_ext_state(),
             "device": current_platform.get_device_name(),
