@@ -199,7 +199,7 @@ _BLOCKS = ("eagle_config", LAYER_BLOCK)
 class Flag:
     value: bool
     source: str  # the key it came from, "option ..", or "default"
-    places: tuple[tuple[str, bool], ...] = ()  # every place that states it
+    places: tuple[tuple[str, bool], ...] = ()  # that state it
 
     def __bool__(self) -> bool:
         return self.value

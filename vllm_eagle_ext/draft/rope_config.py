@@ -123,7 +123,7 @@ def rope_contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
     transformers before 5 reads the one block, and transformers since then the other.
     """
     scaling, parameters = (_block(config, name) for name in _BLOCKS)
-    thetas = {block.get("rope_theta") for block in (config, scaling, parameters)} - {None}
+    thetas: set[Any] = {block.get("rope_theta") for block in (config, scaling, parameters)} - {None}
     if len(thetas) > 1:
         allowed = "one value, wherever it is stated"
         yield key_problem("rope_theta", sorted(thetas), allowed=allowed, remedy=_TRAINED)

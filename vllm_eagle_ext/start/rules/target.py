@@ -144,8 +144,8 @@ def target_supports_eagle3(config: Any) -> bool:
 
 def _architectures(config: Any) -> list[str]:
     """Return those of the target, in place of ours where it replays."""
-    published, names = architecture_of(config), config.model_config.architectures
-    return list(names) if config.model_config.architecture == published else [published]
+    published, model = architecture_of(config), config.model_config
+    return list(model.architectures) if model.architecture == published else [published]
 
 
 def class_with_images(config: Any) -> str | None:

@@ -27,8 +27,7 @@ def architecture_of(config: Any) -> str:
 
 def text_of(config: Any) -> Mapping[str, Any]:
     """Return the config of the target's language model."""
-    text: Mapping[str, Any] = config.model_config.hf_text_config.to_dict()
-    return text
+    return dict(config.model_config.hf_text_config.to_dict())
 
 
 def dtype_of(config: Any) -> str:
