@@ -43,11 +43,11 @@ class StepProbe:
             "plugin": "vllm_eagle_ext.plugin" in sys.modules,
         }
 
-    def eagle_ext_accept_by_lot(self) -> None:
-        """Let a CPU's V1 runner take a synthetic acceptance, as every other runner does by itself."""
-        from vllm_eagle_ext.compat import accept_by_lot
+    def eagle_ext_synthetic_acceptance(self) -> None:
+        """Let a CPU's V1 runner take one, as all others do."""
+        from vllm_eagle_ext.compat import add_synthetic_acceptance
 
-        accept_by_lot()
+        add_synthetic_acceptance()
 
     def _eagle_ext_state(self) -> str | None:
         """Say how recurrent states are kept; None without any, or without a draft."""
