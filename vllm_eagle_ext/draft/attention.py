@@ -144,7 +144,7 @@ def asked_window(
 
 def can_have_a_window(drafter: Drafter) -> bool:
     """Tell whether vLLM has windows for the draft: none for latent attention or in its own classes."""
-    return drafter.backbone.has_kv_heads and not drafter.is_vllms
+    return drafter.backbone.has_kv_heads and not drafter.uses_vllm_class
 
 
 def with_window(layers: Sequence[LayerAttention], window: int) -> tuple[LayerAttention, ...]:

@@ -30,7 +30,7 @@ def draft_window_is_computed(case: Case) -> Iterable[Problem]:
     # Classes of drafters without windows.
     if not spec.drafter.backbone.has_kv_heads:
         yield _refused(window, "none for a draft with latent attention, for which vLLM has no windows")
-    if spec.drafter.is_vllms:
+    if spec.drafter.uses_vllm_class:
         why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
         yield _refused(window, f"none for {spec.drafter.published[0]}: {why}")
     # Positions that the draft's rope has not, and layers that vLLM would confuse.

@@ -92,7 +92,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """The target has no padding, or the draft shares its tables."""
     # A rule refuses other padding, and that of a second head.
-    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    refused = case.spec.drafter.uses_vllm_class and not case.is_reduced
     is_told = case.target.padding > 0 and not refused and _is_padding(case)
     if is_told and (case.spec.head, case.spec.embeddings) != ("shared", "shared"):
         yield key_problem(

@@ -113,7 +113,7 @@ def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
     own = [n for n in case.files.tensors if n.startswith(("embed_tokens.", "lm_head."))]
     load_format = get_draft_load_config(config).load_format
-    if load_format == "dummy" and own and case.spec.drafter.is_vllms:
+    if load_format == "dummy" and own and case.spec.drafter.uses_vllm_class:
         yield Problem(
             field="load_format of the draft",
             value=load_format,
