@@ -143,7 +143,7 @@ def measure(
             process = StepProcess(asked, BUILD / f"{kind}.log", name=kind, plugin=kind != "stock")
             engines[kind] = stack.enter_context(process)
             if kind != "none":
-                process.rpc("eagle_ext_accept_by_lot")
+                process.rpc("eagle_ext_synthetic_acceptance")
         for number, context, requests in product(range(rounds), contexts, result["loads"]):
             if not fits(context, requests, cache, dtype):
                 continue

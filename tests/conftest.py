@@ -16,7 +16,7 @@ from tests.support.lifetime import end_children_with_us
 from vllm_eagle_ext.log import log_once
 
 end_children_with_us()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which servers of a job in the background ignore
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
 os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["VLLM_NO_USAGE_STATS"] = "1"

@@ -252,7 +252,7 @@ def _sample_plainly(module: ModuleType) -> None:
     _wrap(module.GPUModelRunner, "_sample", around)
 
 
-def accept_by_lot() -> None:
+def add_synthetic_acceptance() -> None:
     """Accept drafts at asked rates on the V1 runner of a CPU, in engines that `bench` starts.
 
     Symptom: "Synthetic acceptance not supported with CPU sampling" ends an engine with its first draft.

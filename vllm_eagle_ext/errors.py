@@ -26,8 +26,8 @@ def sentence(field: str, value: object) -> str:
     subject = re.split(r" (?:of|that|at|in) ", field)[0]
     last = subject.rpartition(" ")[2]
     is_plural = " and " in subject or (last.isalpha() and last.endswith("s") and last[-2:] != "ss")
-    found = "missing" if value is None else shown(repr(value))
-    return f"{field} {'are' if is_plural else 'is'} {found}"
+    text = "missing" if value is None else shown(repr(value))
+    return f"{field} {'are' if is_plural else 'is'} {text}"
 
 
 class EagleExtError(ValueError):

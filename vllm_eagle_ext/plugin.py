@@ -45,7 +45,7 @@ def registered_drafters() -> dict[str, str]:
     change them. Paths are those of packages: only then vLLM hashes the whole folder into its model-info
     cache.
     """
-    return {each.architecture: each.registration for each in drafters() if not each.is_vllms}
+    return {each.architecture: each.registration for each in drafters() if not each.uses_vllm_class}
 
 
 def aliases() -> dict[str, str]:

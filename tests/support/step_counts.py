@@ -69,9 +69,9 @@ def calls_of(step: Callable[[], Any]) -> Counter[str]:
 def serve(llm: Any, job: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
     from vllm import SamplingParams
 
-    from vllm_eagle_ext.compat import accept_by_lot
+    from vllm_eagle_ext.compat import add_synthetic_acceptance
 
-    accept_by_lot()
+    add_synthetic_acceptance()
     engine = llm.llm_engine
     for number, prompt in enumerate(job["prompts"]):
         params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True, detokenize=False)

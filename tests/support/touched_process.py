@@ -84,7 +84,7 @@ def install_all(target: Any) -> list[str]:
     from vllm_eagle_ext.replay.targets import commit_on_v1
 
     compat.install_in_worker(commit_on_v1)
-    compat.accept_by_lot()
+    compat.add_synthetic_acceptance()
     config.register()
     compat.use_architecture(target, REPLAYING_TARGETS[target.architecture])
 

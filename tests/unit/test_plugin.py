@@ -88,7 +88,7 @@ def test_names_lead_to_classes_by_packages():
         module, name = drafter.registration.split(":")
         found = importlib.import_module(module)
         assert isinstance(getattr(found, name), type)
-        if not drafter.is_vllms:
+        if not drafter.uses_vllm_class:
             assert registered[drafter.architecture] == drafter.registration
             assert found.__file__.endswith("__init__.py")
     assert {"LlamaEagle3DraftModel", "Eagle3LlamaEagle3DraftModel"} <= set(plugin.aliases())

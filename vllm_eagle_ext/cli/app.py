@@ -74,11 +74,11 @@ def status(as_json: parameters.AsJson = False) -> None:
     """
     from vllm_eagle_ext.cli.status import lines, read_status
 
-    found = read_status()
-    code, shown = int(not found["ok"]), console()
+    result = read_status()
+    code, shown = int(not result["ok"]), console()
     if as_json:
-        typer.echo(json_text(found, code))
+        typer.echo(json_text(result, code))
     else:
-        for line in lines(found):
+        for line in lines(result):
             shown.print(line)
     raise typer.Exit(code)

@@ -147,8 +147,7 @@ def convert(
     be read or written.
     """
     from vllm_eagle_ext.start.check import CheckRequest, run_check
-    from vllm_eagle_ext.start.convert import convert as plan
-    from vllm_eagle_ext.start.convert import require_new_folder, start_command, write
+    from vllm_eagle_ext.start.convert import conversion_of, require_new_folder, start_command, write
 
     # Read the draft, and find out what its copy must state.
     said: dict[str, Any] = {"out": str(out), "files": {}, "command": None, "reason": None}
@@ -161,11 +160,12 @@ def convert(
         )
         result = run_check(request)
         try:
-            found = plan(result, in_speculators_format=format_ == "speculators")
+            conversion = conversion_of(result, in_speculators_format=format_ == "speculators")
         except UnsupportedDraftError as refusal:
-            found, code, said["reason"] = None, 1, str(refusal)
-        if found is not None:
-            said["files"], said["command"] = write(found, out), start_command(result, found, out)
+            conversion, code, said["reason"] = None, 1, str(refusal)
+        if conversion is not None:
+            said["files"] = write(conversion, out)
+            said["command"] = start_command(result, conversion, out)
         elif not code:
             said["reason"] = "vLLM reads this draft as it is meant by itself: nothing was written."
     except EagleExtError as error:

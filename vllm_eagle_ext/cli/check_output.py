@@ -82,8 +82,8 @@ def _parts(final: Final) -> dict[str, Any]:
 def _named(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """Name what one stage found; `findings` has the parts of what holds."""
     return [
-        {"rule": one.rule, "severity": one.severity, "field": shown(one.problem.field)}
-        for one in findings
+        {"rule": finding.rule, "severity": finding.severity, "field": shown(finding.problem.field)}
+        for finding in findings
     ]
 
 
@@ -218,8 +218,8 @@ def _spec_rows(spec: DraftSpec, result: CheckResult) -> Iterator[tuple[str, str]
         yield "aux layers", f"inputs of {spec.aux_layers.by_block} of {target.num_layers}"
         yield "  rule", spec.aux_layers.rule
     if spec.family.has_flags:
-        stated = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]
-        yield "norms", ", ".join(stated) or "none beyond EAGLE-3's own"
+        flags = [f"{name} ({flag.source})" for name, flag in spec.flags.items() if flag]
+        yield "norms", ", ".join(flags) or "none beyond EAGLE-3's own"
         yield "fed back", "the normalised state" if spec.norm_output else "the raw state"
     else:
         yield "block", f"{spec.block_size or 'size not stated'}, mask token {spec.mask_token_id}"

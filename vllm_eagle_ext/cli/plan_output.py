@@ -103,8 +103,8 @@ def _one(plan: Plan) -> Table:
         (f"  that run, at --max-num-seqs {most}", lambda cost: str(cost.running(budget, most))),
     ]  # fmt: skip
     if (graphs := plan.graphs) is not None:
-        held = str(graphs.requests)
-        rows.append((f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: held))
+        requests = str(graphs.requests)
+        rows.append((f"  that a CUDA graph of {graphs.tokens} tokens holds", lambda _: requests))
     rows.append(("recurrent state moved per step, MiB", lambda cost: mib(cost.moved)))
     for name, show in rows:
         table.add_row(name, *(show(cost) for cost in plan.footprints.values()))

@@ -21,32 +21,32 @@ GROUP, NAME = "vllm.general_plugins", "eagle_ext"
 def read_status() -> dict[str, Any]:
     """Look at the package, at vLLM and at what it finds here; None is what cannot be known."""
     keys = ("vllm", "tested", "drafters", "device", "runner", "replay")
-    found: dict[str, Any] = {"plugin": __version__, **dict.fromkeys(keys)}
+    facts: dict[str, Any] = {"plugin": __version__, **dict.fromkeys(keys)}
     problems = [*_kept_out()]
     if find_spec("vllm") is None:
         problems.append(f"vLLM is not installed. {INSTALL_VLLM}")
     else:
         try:
-            problems += _vllms(found)
+            problems += _vllms(facts)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - what a broken installation raises differs
             problems.append(cannot_import(error))
-    return {"ok": not problems, **found, "problems": problems}
+    return {"ok": not problems, **facts, "problems": problems}
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Say what was found, problems last."""
-    yield f"ok  vllm-eagle-ext {found['plugin']}"
-    if found["vllm"] and is_tested(found["vllm"]):
-        yield f"ok  vLLM {found['vllm']}, {found['tested']}"
-    if found["drafters"]:
-        yield f"ok  vLLM knows our drafters: {', '.join(found['drafters'])}"
-    if runner := found["runner"]:
-        yield f"ok  vLLM would run on: {found['device']}, model runner {runner['name']}: {runner['why']}"
-        replay = found["replay"]
+    yield f"ok  vllm-eagle-ext {facts['plugin']}"
+    if facts["vllm"] and is_tested(facts["vllm"]):
+        yield f"ok  vLLM {facts['vllm']}, {facts['tested']}"
+    if facts["drafters"]:
+        yield f"ok  vLLM knows our drafters: {', '.join(facts['drafters'])}"
+    if runner := facts["runner"]:
+        yield f"ok  vLLM would run on: {facts['device']}, model runner {runner['name']}: {runner['why']}"
+        replay = facts["replay"]
         with_ = f", with: {'; '.join(replay['needs'])}" if replay["needs"] else ""
         yield f"ok  replay for hybrid targets: {'yes' if replay['possible'] else 'no'}{with_}"
         yield f"ok  look for this line in the log of a start: {LOGGED}: Drafting is on: .."
-    yield from (f"NO  {problem}" for problem in found["problems"])
+    yield from (f"NO  {problem}" for problem in facts["problems"])
 
 
 def _kept_out() -> Iterator[str]:
@@ -61,12 +61,12 @@ def _kept_out() -> Iterator[str]:
         yield f"VLLM_PLUGINS={names!r} keeps {NAME} out: unset it or add the name"
 
 
-def _vllms(found: dict[str, Any]) -> Iterator[str]:
+def _vllms(facts: dict[str, Any]) -> Iterator[str]:
     """Add what vLLM says, and yield what is wrong."""
     release = vllm_version()
-    found |= {"vllm": release, "tested": how_tested(release)}
+    facts |= {"vllm": release, "tested": how_tested(release)}
     if not is_tested(release):
-        yield f"vLLM {release}, {found['tested']}"
+        yield f"vLLM {release}, {facts['tested']}"
     try:  # as it starts, the vllm command asks for a distribution of this name
         version("vllm")
     except PackageNotFoundError:
@@ -84,11 +84,11 @@ def _vllms(found: dict[str, Any]) -> Iterator[str]:
     load_general_plugins()
     known, ours = ModelRegistry.get_supported_archs(), registered_drafters()
     missing = [name for name in ours if name not in known]
-    found["drafters"] = [name for name in ours if name in known]
+    facts["drafters"] = [name for name in ours if name in known]
     if missing:
         yield f"vLLM's plugins were loaded, but not these drafters: {missing}"
     # The device, and what a plain start would do there.
-    device = found["device"] = current_platform.device_type
+    device = facts["device"] = current_platform.device_type
     if device not in ("cpu", "cuda"):
         kind = repr(device) if device else "no device"
         yield f"vLLM finds {kind} here; this package needs a CPU or CUDA build"
@@ -102,5 +102,5 @@ def _vllms(found: dict[str, Any]) -> Iterator[str]:
         [*runner_obstacles(device, runner, dtype, prefix_caching=caches)]
         for dtype, caches in (("bfloat16", False), ("float32", True))
     )
-    found["runner"] = {"name": runner, "why": why}
-    found["replay"] = {"possible": not best, "needs": [problem.remedy for problem in best or usual]}
+    facts["runner"] = {"name": runner, "why": why}
+    facts["replay"] = {"possible": not best, "needs": [problem.remedy for problem in best or usual]}

@@ -136,15 +136,15 @@ def _interrupt_on_signals() -> list[signal.Signals]:
         raise KeyboardInterrupt
 
     is_main = threading.current_thread() is threading.main_thread()
-    ours = [one for one in _ENDS if is_main and signal.getsignal(one) is signal.SIG_DFL]  # no nohup
+    ours = [end for end in _ENDS if is_main and signal.getsignal(end) is signal.SIG_DFL]  # no nohup
     for number in ours:
         signal.signal(number, interrupt)
     return ours
 
 
-def json_text(found: Mapping[str, Any], exit_code: int, indent: int | None = 1) -> str:
+def json_text(fields: Mapping[str, Any], exit_code: int, indent: int | None = 1) -> str:
     """Write what --json prints."""
-    return json.dumps({"schema_version": SCHEMA, **found, "exit_code": exit_code}, indent=indent)
+    return json.dumps({"schema_version": SCHEMA, **fields, "exit_code": exit_code}, indent=indent)
 
 
 def fail(message: str, *, as_json: bool = False) -> NoReturn:

@@ -118,9 +118,9 @@ def _gate_layout(flat: Mapping[str, Any], option: GateLayout | None) -> tuple[Ga
         return option, "option gate_layout"
     for block in ("", "eagle_config"):
         holder = flat.get(block) if block else flat
-        stated = holder.get("gate_layout") if isinstance(holder, Mapping) else None
-        if stated == "concat" or stated == "interleaved":
-            return stated, f"{block}.gate_layout".strip(".")
+        layout = holder.get("gate_layout") if isinstance(holder, Mapping) else None
+        if layout == "concat" or layout == "interleaved":
+            return layout, f"{block}.gate_layout".strip(".")
     return _DEFAULT_LAYOUT, "assumed"
 
 
@@ -144,7 +144,7 @@ def asked_window(
 
 def can_have_a_window(drafter: Drafter) -> bool:
     """Tell whether vLLM has windows for the draft: none for latent attention or in its own classes."""
-    return drafter.backbone.has_kv_heads and not drafter.is_vllms
+    return drafter.backbone.has_kv_heads and not drafter.uses_vllm_class
 
 
 def with_window(layers: Sequence[LayerAttention], window: int) -> tuple[LayerAttention, ...]:

@@ -182,8 +182,8 @@ class DraftConfig(NestedConfig, ProposalHeads, RopeKeys):
     def heads_stated(self, key: str) -> dict[str, Any]:
         """Return dotted place -> value of a key of `ProposalHeads`, the first to try first."""
         holders = {"": self, "dflash_config.": self.dflash_config, "dspark_config.": self.dspark_config}
-        found = {place + key: getattr(holder, key) for place, holder in holders.items() if holder}
-        return {place: value for place, value in found.items() if value is not None}
+        values = {place + key: getattr(holder, key) for place, holder in holders.items() if holder}
+        return {place: value for place, value in values.items() if value is not None}
 
     def of_heads(self, key: str) -> Any:
         """Return the first stated value of a key of `ProposalHeads`; None where none is stated."""
@@ -199,14 +199,14 @@ _BLOCKS = ("eagle_config", LAYER_BLOCK)
 class Flag:
     value: bool
     source: str  # the key it came from, "option ..", or "default"
-    stated: tuple[tuple[str, bool], ...] = ()  # every place that states it
+    places: tuple[tuple[str, bool], ...] = ()  # that state it
 
     def __bool__(self) -> bool:
         return self.value
 
     @property
     def is_contradictory(self) -> bool:
-        return len({value for _, value in self.stated}) > 1
+        return len({value for _, value in self.places}) > 1
 
 
 def read_flag(config: Mapping[str, Any], name: str, *, default: bool = False) -> Flag:
@@ -214,15 +214,15 @@ def read_flag(config: Mapping[str, Any], name: str, *, default: bool = False) ->
 
     Where places contradict each other, the first one wins, and a rule reports that they do.
     """
-    stated = []
+    places = []
     for block in ("", *_BLOCKS):
         holder = config.get(block) if block else config
         for alias in _ALIASES.get(name, (name,)):
             value = holder.get(alias) if isinstance(holder, Mapping) else None
             if value is not None:
-                stated.append((f"{block}.{alias}".strip("."), bool(value)))
-    if stated:
-        return Flag(stated[0][1], stated[0][0], tuple(stated))
+                places.append((f"{block}.{alias}".strip("."), bool(value)))
+    if places:
+        return Flag(places[0][1], places[0][0], tuple(places))
     return Flag(default, "default")
 
 
@@ -262,9 +262,9 @@ def parse_config(config: Mapping[str, Any]) -> DraftConfig | list[Problem]:
     try:
         parsed = DraftConfig.model_validate(flat)
     except ValidationError as error:
-        found = [_config_problem(details) for details in error.errors()]
-        fields = {problem.field for problem in found}
-        return [*found, *(problem for problem in problems if problem.field not in fields)]
+        invalid = [_config_problem(details) for details in error.errors()]
+        fields = {problem.field for problem in invalid}
+        return [*invalid, *(problem for problem in problems if problem.field not in fields)]
     return [*problems, *rope_contradictions(flat)] or parsed
 
 

@@ -46,7 +46,7 @@ _CHUNK = 16 * 2**20  # bytes that are read at once; a multiple of every element'
 _CLIP = 300  # characters of a file that go into a message
 _WITH_CONFIG = "a folder or repository with a config.json"
 _WHOLE = "a complete safetensors file"
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 # Where there is one, vLLM loads the files of this name, by an index of their own, and no others.
 _CONSOLIDATED = "consolidated*.safetensors"
 _CONSOLIDATED_INDEX = "consolidated.safetensors.index.json"
@@ -181,7 +181,7 @@ def _draft_shards(source: Source, files: Mapping[str, int], field: str) -> dict[
         for name, size in sorted(files.items())
         if name.endswith(".safetensors") and not name.startswith(".")
     }
-    index_name = _INDEX
+    index_name = INDEX
     if consolidated := fnmatch_filter(shards, _CONSOLIDATED):
         shards, index_name = {name: shards[name] for name in consolidated}, _CONSOLIDATED_INDEX
     # What an index names of that.
@@ -294,9 +294,9 @@ _QUANTISED = re.compile(r":[\w+-]+$")  # OWNER/NAME:Q4_K_M or FOLDER:Q4_K_M, nam
 
 def gguf_plugin_is_active() -> bool:
     """Say whether vLLM will load its GGUF plugin, by the plugin's entry point; nothing is imported."""
-    asked = os.environ.get("VLLM_PLUGINS")
+    plugins = os.environ.get("VLLM_PLUGINS")
     return any(
-        entry.value.startswith(_GGUF_PLUGIN) and (asked is None or entry.name in asked.split(","))
+        entry.value.startswith(_GGUF_PLUGIN) and (plugins is None or entry.name in plugins.split(","))
         for entry in entry_points(group="vllm.general_plugins")
     )
 

@@ -127,4 +127,4 @@ def mlp(spec: DraftSpec, config: DraftConfig) -> dict[str, Expected]:
 
 def in_layer(layer: int, *parts: Mapping[str, Expected]) -> dict[str, Expected]:
     """Return the parts of a layer under their whole names."""
-    return {f"layers.{layer}.{name}": one for part in parts for name, one in part.items()}
+    return {f"layers.{layer}.{name}": tensor for part in parts for name, tensor in part.items()}

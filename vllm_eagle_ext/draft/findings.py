@@ -18,7 +18,7 @@ AS_TRAINED = "state in config.json what the draft was trained with, or ask its p
 ITS_TARGET = "serve the draft with the target it was trained for"
 BELONGS = "check that config.json belongs to the weights"
 WHICH_ONE = "ask the publisher which one the draft was trained with, and correct config.json"
-_MOST = 50  # findings of a rule
+_MOST_FINDINGS = 50  # of a rule
 
 
 class Severity(StrEnum):
@@ -75,11 +75,11 @@ def contradictions(
         places: in words -> the value there; None: it states none.
         key: what they state, unless the words say it.
     """
-    stated = {place: value for place, value in places.items() if value is not None}
-    if len(set(stated.values())) > 1:
+    places = {place: value for place, value in places.items() if value is not None}
+    if len(set(places.values())) > 1:
         yield Problem(
-            field=f"{key} {' and '.join(stated)}".lstrip(),
-            value=tuple(stated.values()),
+            field=f"{key} {' and '.join(places)}".lstrip(),
+            value=tuple(places.values()),
             allowed=allowed,
             remedy=remedy,
         )
@@ -118,9 +118,9 @@ def apply_rules(rules: Iterable[Rule], **subjects: Any) -> list[Finding]:
         if not needed <= known:
             continue
         problems = list(rule.check(**{name: subjects[name] for name in taken & known}))
-        if (more := len(problems) - _MOST) > 0:
+        if (more := len(problems) - _MOST_FINDINGS) > 0:
             rest = "number of further findings of this rule"
-            problems[_MOST:] = [Problem(field=rest, value=more, message="Not shown")]
+            problems[_MOST_FINDINGS:] = [Problem(field=rest, value=more, message="Not shown")]
         findings += (
             Finding(rule.name, rule.severity, p, rule.can_run, error=rule.error) for p in problems
         )

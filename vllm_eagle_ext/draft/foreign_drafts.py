@@ -78,15 +78,15 @@ def foreign_part(names: Iterable[str]) -> str | None:
     Args:
         names: canonical ones.
     """
-    found = list(names)
-    if any(map(_OF_THE_TARGET.search, found)):
+    names = list(names)
+    if any(map(_OF_THE_TARGET.search, names)):
         return (
             "they are an adapter of the target: merge it into the target, for which the draft was "
             "trained, and move its file out of the draft's folder"
         )
-    if any(map(_LORA.search, found)):
+    if any(map(_LORA.search, names)):
         return "they are an adapter of the draft: merge it into the draft's weights"
-    what = next((what for pattern, what in _FOREIGN_PARTS if any(map(pattern.search, found))), None)
+    what = next((what for pattern, what in _FOREIGN_PARTS if any(map(pattern.search, names))), None)
     return what and f"no drafter of vLLM computes {what} in such a draft: {ANOTHER}"
 
 

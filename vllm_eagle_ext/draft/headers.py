@@ -141,7 +141,7 @@ def _parse_json(header: bytes) -> Mapping[str, _Entry]:
     if not isinstance(entries, dict):
         raise ValueError("its header is no JSON object")
     metadata = entries.pop("__metadata__", None)
-    is_map = isinstance(metadata, dict) and all(isinstance(one, str) for one in metadata.values())
+    is_map = isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     if metadata is not None and not is_map:
         raise ValueError("its __metadata__ is no map of texts, and safetensors refuses it")
     try:

@@ -193,8 +193,8 @@ def _signs(config: DraftConfig, target: TargetFacts, layer_ids: Sequence[int]) -
     if config.vocab_size != target.vocab_size:
         yield f"a vocabulary of {config.vocab_size} (here {target.vocab_size})"
     layers = target.num_layers
-    stated = (config.num_target_layers, config.target_num_hidden_layers)
-    depths = [depth for depth in stated if depth not in (None, layers, len(layer_ids))]
+    counts = (config.num_target_layers, config.target_num_hidden_layers)
+    depths = [depth for depth in counts if depth not in (None, layers, len(layer_ids))]
     if depths:
         yield f"{depths[0]} layers (here {layers})"
     elif layer_ids and max(layer_ids) > layers:

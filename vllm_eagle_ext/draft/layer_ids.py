@@ -57,11 +57,11 @@ def resolve_aux_layers(
         override: the option `aux_layers`.
     """
     # The lists that the config states.
-    stated = [(name, _ids(ids)) for name, ids in _places(config).items() if ids not in (None, [])]
-    for name, ids in stated:
+    lists = [(name, _ids(ids)) for name, ids in _places(config).items() if ids not in (None, [])]
+    for name, ids in lists:
         if ids is None and isinstance(override, str):
             return [_malformed(name, _places(config)[name])]
-    given = {name: ids for name, ids in stated if ids is not None}
+    given = {name: ids for name, ids in lists if ids is not None}
     # Which of them counts, and what its ids mean.
     chosen = _choose(given, num_target_layers, convention, is_speculators, override)
     if isinstance(chosen, Problem):
@@ -147,10 +147,10 @@ def _choose(
         for name, ids in given.items()
     }
     name, (layer_ids, rule) = next(iter(readings.items()))
-    for other, (found, _) in readings.items():
+    for other, (other_ids, _) in readings.items():
         # The nested list may be either kind, so that a top-level one says what it means.
         is_nested = other == f"eagle_config.{IDS_KEY}"
-        if layer_ids != found and not (is_nested and layer_ids == given[other]):
+        if layer_ids != other_ids and not (is_nested and layer_ids == given[other]):
             return key_problem(
                 f"{name} and {other}",
                 (list(given[name]), list(given[other])),

@@ -37,7 +37,7 @@ _MOST_CHARACTERS = 1000
 # Of processor time, for all patterns and names of a draft. Real ones take some ms; the most that a
 # draft of 64 layers can ask for took 0.5 on a slow CPU.
 _SECONDS = 1.5
-_SHOWN = 80  # characters of a pattern in a message
+_CLIP = 80  # characters of a pattern in a message
 # Methods that list what is quantised; where nothing is listed, vLLM lists the checkpoint's names.
 _POSITIVE_LIST = "modules_in_block_to_quantize"
 # What vLLM fuses, and of what.
@@ -53,7 +53,7 @@ _PACKED = (".weight_packed", ".qweight")
 _BY_PATTERN = "re:"  # as compressed-tensors marks patterns
 _NUMBERED = re.compile(r"layers\\?\.\d")
 _LOW_PRECISION = ("F8", "F4", "U8", "I8")
-_SCALES = {
+_SCALES_OF = {
     ".weight_packed": (".weight_scale",),
     ".qweight": (".scales",),
     ".weight": (".weight_scale", ".weight_scale_inv"),
@@ -76,7 +76,7 @@ def without_scales(tensors: Mapping[str, TensorHeader]) -> list[str]:
     return [
         module
         for module, suffix in quantised_weights(tensors).items()
-        if not any(module + scale in tensors for scale in _SCALES[suffix])
+        if not any(module + scale in tensors for scale in _SCALES_OF[suffix])
     ]
 
 
@@ -123,7 +123,7 @@ def first_matches(patterns: Iterable[str], names: Iterable[str]) -> dict[str, st
         except Exception as error:  # noqa: BLE001 - RecursionError, OverflowError, regex.error and more
             is_slow = isinstance(error, TimeoutError | MemoryError)
             why = "takes too long to match" if is_slow else "cannot be read"
-            raise ValueError(f"{pattern[:_SHOWN]!r}, which {why}") from None
+            raise ValueError(f"{pattern[:_CLIP]!r}, which {why}") from None
     return fitting
 
 

@@ -46,8 +46,8 @@ def with_own_depth(
     if drafter is None or format_of(files.config) != "published":
         return flat
     in_parallel = family_of(flat, drafter, files).drafts_in_parallel or flat.get("parallel_drafting")
-    stated = flat.get("num_hidden_layers")
-    states_the_targets = type(stated) is int and stated == target_layers > 1  # vLLM reads no 8.0
+    depth = flat.get("num_hidden_layers")
+    states_the_targets = type(depth) is int and depth == target_layers > 1  # vLLM reads no 8.0
     if in_parallel or not states_the_targets or layers_in(files) != 1:
         return flat
     return {
@@ -98,8 +98,8 @@ def build_spec(
     # What decides the family: its flags and its gate.
     flags = {name: read_flag(files.config, name) for name in FLAGS}
     if options.norm_output != "checkpoint":
-        stated = flags["norm_output"].stated
-        flags["norm_output"] = Flag(options.norm_output, "option norm_output", stated)
+        places = flags["norm_output"].places
+        flags["norm_output"] = Flag(options.norm_output, "option norm_output", places)
     heads = read_heads(config, drafter.backbone)
     gate = read_gate(files, flat, heads, options.gate_layout) if drafter.can_gate else None
     family = family_of(flat, drafter, files, gate, norm_output=flags["norm_output"].value)

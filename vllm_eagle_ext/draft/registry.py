@@ -49,10 +49,10 @@ def drafter_of(config: Mapping[str, Any], layer_model_type: object) -> Drafter |
     type_, architecture = config.get("speculators_model_type"), published_architecture(config)
     if isinstance(type_, str):
         layer = layer_model_type if isinstance(layer_model_type, str) else "llama"
-        found = speculators().get((type_, layer))
-        return None if found and architecture in found.excluded_architectures else found
+        drafter = speculators().get((type_, layer))
+        return None if drafter and architecture in drafter.excluded_architectures else drafter
     typed = (architecture, config.get("model_type"))
-    return next((one for one in drafters() if typed in one.published_with_type), None) or (
+    return next((drafter for drafter in drafters() if typed in drafter.published_with_type), None) or (
         published().get(architecture)
     )
 

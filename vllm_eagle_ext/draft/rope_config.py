@@ -39,12 +39,12 @@ class Rope:
         """
         own, factor = "max_position_embeddings", self.factor or 1
         original = "original_max_position_embeddings"
-        found: dict[str, float] = {own: positions or 0, original: self.original_length or 0}
+        lengths: dict[str, float] = {own: positions or 0, original: self.original_length or 0}
         if self.kind in _FROM_ORIGINAL:
-            found[f"{original} times factor"] = (self.original_length or positions or 0) * factor
+            lengths[f"{original} times factor"] = (self.original_length or positions or 0) * factor
         elif self.kind == "linear":
-            found[f"{own} times factor"] = (positions or 0) * factor
-        return found
+            lengths[f"{own} times factor"] = (positions or 0) * factor
+        return lengths
 
     def __str__(self) -> str:
         parts = ["theta not stated" if self.theta is None else f"theta {self.theta:g}"]
@@ -136,8 +136,8 @@ def rope_contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
     transformers before 5 reads the one block, and transformers since then the other.
     """
     scaling, parameters = (_block(config, name) for name in _BLOCKS)
-    stated = (block.get("rope_theta") for block in (config, scaling, parameters))
-    if len(thetas := {theta for theta in stated if theta is not None}) > 1:
+    thetas: set[Any] = {block.get("rope_theta") for block in (config, scaling, parameters)} - {None}
+    if len(thetas) > 1:
         allowed = "one value, wherever it is stated"
         yield key_problem("rope_theta", sorted(thetas), allowed=allowed, remedy=_TRAINED)
     read = scaling or parameters
@@ -155,16 +155,16 @@ def read_rope(config: Mapping[str, Any]) -> Rope:
     A rope per layer type, as Gemma has, counts as not stated: no draft has one, so that there is nothing
     to compare.
     """
-    stated = rope_block(config)
+    block = rope_block(config)
     theta, partial = (
-        config.get(key) if stated.get(key) is None else stated[key]
+        config.get(key) if block.get(key) is None else block[key]
         for key in ("rope_theta", "partial_rotary_factor")
     )
     return Rope(
         theta=None if theta is None else float(theta),
-        kind=rope_kind(stated),
-        factor=stated.get("factor"),
-        original_length=stated.get("original_max_position_embeddings"),
+        kind=rope_kind(block),
+        factor=block.get("factor"),
+        original_length=block.get("original_max_position_embeddings"),
         partial=1.0 if partial is None else float(partial),
     )
 

@@ -16,7 +16,7 @@ from vllm_eagle_ext.draft.findings import Problem, key_problem
 
 # What to write where nothing tells what was meant; other keys of two values are false.
 _SILENT = {"hidden_act": "silu", "initializer_range": 0.02, "use_cache": True}
-_DTYPES = frozenset({"bfloat16", "double", "float", "float16", "float32", "float64", "half"})
+_TORCH_DTYPES = frozenset({"bfloat16", "double", "float", "float16", "float32", "float64", "half"})
 LAYER_BLOCK = "transformer_layer_config"  # of the speculators format
 ROPES = ("rope_scaling", "rope_parameters")
 _MOST_LABELS = 2**16  # transformers makes a name for each
@@ -37,8 +37,8 @@ def _never(value: Any) -> bool:
 
 _STOPS = "transformers stops at any other"
 _DTYPE = _Kind(
-    lambda value: type(value) is str and value in _DTYPES,
-    f"one of {', '.join(sorted(_DTYPES))}, or null: {_STOPS}",
+    lambda value: type(value) is str and value in _TORCH_DTYPES,
+    f"one of {', '.join(sorted(_TORCH_DTYPES))}, or null: {_STOPS}",
 )
 _PART = _Kind(
     _never, "null, or no such key: vLLM looks for the draft there",

@@ -122,7 +122,7 @@ def _weights(case: Case) -> Iterator[str]:
         yield "d2t is read as offsets"
     if "d2t" in case.files.tensors and not case.is_reduced:
         yield "a draft with a whole vocabulary and a d2t is not loaded"
-    if case.spec.embedding_scale != 1 and not case.spec.drafter.is_vllms:
+    if case.spec.embedding_scale != 1 and not case.spec.drafter.uses_vllm_class:
         yield "input_embedding_scale is read for DFlash 2 only"
     if case.spec.gate:
         yield "the gate of the attention output is dropped"

@@ -103,8 +103,8 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def table_scale(text: Mapping[str, Any]) -> float:
     """Return the embeddings' factor: Granite and MiniCPM state it, Gemma scales without being told."""
-    stated = (text.get(key) for key in ("embedding_multiplier", "scale_emb"))
-    factor = next((value for value in stated if type(value) in (int, float)), None)
+    keys = ("embedding_multiplier", "scale_emb")
+    factor = next((text[key] for key in keys if type(text.get(key)) in (int, float)), None)
     if factor is None and str(text.get("model_type")).startswith("gemma"):
         return math.sqrt(_size(text, "hidden_size"))
     return 1.0 if factor is None else float(factor)

@@ -88,8 +88,8 @@ def compare_tokenizers(draft: Path | None, target: Path | None) -> str | None:
         return None
     tokens = []
     for text, model in zip(raw, ("the draft's", "the target's"), strict=True):
-        if found := disguised(text or b""):
-            return f"one that cannot be read ({model} is {found[0]}: {found[1]})"
+        if guise := disguised(text or b""):
+            return f"one that cannot be read ({model} is {guise[0]}: {guise[1]})"
         if raw[0] == raw[1]:
             return None
         try:

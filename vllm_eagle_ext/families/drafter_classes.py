@@ -42,7 +42,7 @@ class Drafter:
     published_with_type: tuple[tuple[str, str], ...] = ()
     # Of drafts of these speculators types that go to vLLM unchecked.
     excluded_architectures: tuple[str, ...] = ()
-    is_vllms: bool = False  # vLLM's own class, on a config that this package has resolved
+    uses_vllm_class: bool = False  # on a config that this package has resolved
     vllms_class: str = ""  # of vLLM's package, where it is not called like the architecture
     may_lie_in_the_target: bool = False  # a draft of the method may be a part of the target's files
     can_gate: bool = False  # builds gated attention

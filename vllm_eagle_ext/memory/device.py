@@ -143,8 +143,8 @@ class LoadedKernels:
         out = torch.empty(1, size)
         try:
             ops = _load()
-            one = torch.ones(size)
-            handler = ops.create_onednn_scaled_mm(weight.t(), one, torch.float32, True, False, 1)
+            scales = torch.ones(size)
+            handler = ops.create_onednn_scaled_mm(weight.t(), scales, torch.float32, True, False, 1)
             row = torch.full((1, size), largest, dtype=torch.int8)
             ops.onednn_scaled_mm(handler, row, out, torch.ones(1, 1), None, None, None)
         except Exception:  # noqa: BLE001 - what cannot be asked is no reason to refuse

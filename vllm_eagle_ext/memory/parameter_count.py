@@ -14,8 +14,8 @@ from vllm_eagle_ext.memory.geometry import head_dim, layer_kinds, size
 _QUANTISED_BITS = {"fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "nvfp4": 4.5, "mxfp4": 4.25}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CHOSEN = ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k")  # by each token
-_PLAIN = 16  # bits of a weight that is not quantised
-_SCALES = 0.5  # bits per weight that scales of small groups add
+_PLAIN_BITS = 16  # of an unquantised weight
+_SCALE_BITS = 0.5  # per weight, for scales of small groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def bytes_per_step(config: Mapping[str, Any], *, rows: int = 1) -> int | None:
     except ValueError:
         return None
     expert_bits, other_bits = _bits(config)
-    return int((read * mlps.expert * expert_bits + others * other_bits + head * _PLAIN) / 8)
+    return int((read * mlps.expert * expert_bits + others * other_bits + head * _PLAIN_BITS) / 8)
 
 
 def _mixers(text: Mapping[str, Any]) -> int:
@@ -144,14 +144,14 @@ def _bits(config: Mapping[str, Any]) -> tuple[float, float]:
     """Return the bits of a weight of experts, and of the other layers."""
     scheme = config.get("quantization_config") or text_config(config).get("quantization_config")
     if not isinstance(scheme, Mapping):
-        return _PLAIN, _PLAIN
+        return _PLAIN_BITS, _PLAIN_BITS
     width = scheme.get("bits", scheme.get("w_bit", _first_group_bits(scheme)))
     is_width = type(width) is int and 0 < width <= 16
-    bits = width + _SCALES if is_width else _QUANTISED_BITS.get(str(scheme.get("quant_method")), 8)
+    bits = width + _SCALE_BITS if is_width else _QUANTISED_BITS.get(str(scheme.get("quant_method")), 8)
     ignored = scheme.get("ignore")
     names = ignored if isinstance(ignored, list) else []
     keeps_attention = any("self_attn" in str(name) for name in names)
-    return bits, _PLAIN if keeps_attention or scheme.get("quant_method") == "mxfp4" else bits
+    return bits, _PLAIN_BITS if keeps_attention or scheme.get("quant_method") == "mxfp4" else bits
 
 
 def _first_group_bits(scheme: Mapping[str, Any]) -> object:

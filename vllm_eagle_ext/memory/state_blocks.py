@@ -41,16 +41,16 @@ class StateBlocks:
         return 1 + self.draft_tokens + self.at_block_boundary + self.exported + self.scratch
 
     def __str__(self) -> str:
-        held = ["committed state"]
+        uses = ["committed state"]
         if self.draft_tokens:
-            held.append(f"{self.draft_tokens} draft token{'' if self.draft_tokens == 1 else 's'}")
+            uses.append(f"{self.draft_tokens} draft token{'' if self.draft_tokens == 1 else 's'}")
         if self.at_block_boundary:
-            held.append("block boundary of prefix caching")
+            uses.append("block boundary of prefix caching")
         if self.exported:
-            held.append("state exported by the prefill")
+            uses.append("state exported by the prefill")
         if self.scratch:
-            held.append("CPU scratch")
-        return f"{counted(self.count)} per request ({', '.join(held)})"
+            uses.append("CPU scratch")
+        return f"{counted(self.count)} per request ({', '.join(uses)})"
 
 
 def state_blocks(

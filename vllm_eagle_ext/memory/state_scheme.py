@@ -11,7 +11,7 @@ from vllm_eagle_ext.draft.findings import Problem
 from vllm_eagle_ext.memory.device import Device
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme, StateBlocks, state_blocks
 
-HybridState = Literal["auto", "replay", "per_token"]  # the option
+HybridState = Literal["auto", Scheme]  # the option
 # On a GPU. Below, 1 + K state blocks are few, and a commit costs what it saves.
 LEAST_K = 3
 OPTION = "additional_config.eagle_ext.hybrid_state"

@@ -26,7 +26,7 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
     """
     if request.draft is None or request.weights_gib is not None:
         lacking = "name a draft" if request.draft is None else "leave --weights-gib out"
-        raise _refused("no weights as given, and a draft: vLLM plans what it would serve", lacking)
+        raise _impossible("no weights as given, and a draft: vLLM plans what it would serve", lacking)
     # The memory, less what is known to take of it.
     memory = read_memory(request)
     draft = open_model(
@@ -55,11 +55,11 @@ def plan_by_vllm(request: PlanRequest, k: int) -> dict[str, Any]:
         if finding.severity == Severity.ERROR:
             raise refusal(finding.problem)
     if why := answer.why or answer.plan.get("failed"):
-        raise _refused(why, "change that; only hybrid targets are planned without vLLM")
+        raise _impossible(why, "change that; only hybrid targets are planned without vLLM")
     return {"k": k, "described": answer.device, **answer.settled, **answer.plan}
 
 
-def _refused(allowed: str, remedy: str) -> OptionsError:
+def _impossible(allowed: str, remedy: str) -> OptionsError:
     return OptionsError(field="a plan by vLLM", value="not possible", allowed=allowed, remedy=remedy)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Unpack
 from vllm_eagle_ext.draft.attention import read_heads
 from vllm_eagle_ext.draft.draft_config import DraftConfig, flatten, format_of, parse_config
 from vllm_eagle_ext.draft.draft_files import (
+    INDEX,
     JSON_LIMIT,
     read_draft_files,
     read_header,
@@ -34,7 +35,6 @@ from vllm_eagle_ext.memory.footprint import GIB
 from vllm_eagle_ext.memory.geometry import Attention, rope_table, rope_table_bytes
 from vllm_eagle_ext.memory.parameter_count import HeadRead, head_read
 
-_INDEX = "model.safetensors.index.json"
 _MTP = "mtp."  # a head in the target's files that is loaded only to draft with it
 
 
@@ -101,8 +101,8 @@ def _target_shards(model: Model) -> tuple[list[str], int]:
     """List the files that vLLM loads, and count those that the index names and that are not here."""
     present = [name for name in model.files if name.endswith(".safetensors")]
     index = None
-    if model.files.get(_INDEX, JSON_LIMIT + 1) <= JSON_LIMIT:  # that of a large mixture is larger
-        index = read_json(model.source, model.files, _INDEX)
+    if model.files.get(INDEX, JSON_LIMIT + 1) <= JSON_LIMIT:  # that of a large mixture is larger
+        index = read_json(model.source, model.files, INDEX)
     named = index.get("weight_map") if index else None
     if not isinstance(named, Mapping) or not named:
         return present, 0

@@ -75,8 +75,8 @@ class PlanRequest:
     @property
     def settled_platform(self) -> str:
         """Name the platform as a check takes it, or raise a SpeculativeConfigError."""
-        found = find_platform(self.platform)[0]
-        return self.platform if self.platform != "auto" else "cuda" if self.gpu_mem else found
+        platform = find_platform(self.platform)[0]
+        return self.platform if self.platform != "auto" else "cuda" if self.gpu_mem else platform
 
     @property
     def cpu(self) -> bool:

@@ -46,7 +46,7 @@ def apply_spec(config: Any, case: Case) -> None:
     spec = case.spec
     hf_config.target_hidden_size = spec.target_hidden_size
     hf_config.draft_vocab_size = spec.head_rows
-    if case.target.padding and not spec.drafter.is_vllms:
+    if case.target.padding and not spec.drafter.uses_vllm_class:
         hf_config.vocab_size = case.target.rows  # the width of its logits, which samplers go by
     if getattr(hf_config, "hidden_act", None) is None:  # the speculators config class has no defaults
         hf_config.hidden_act = "silu"
@@ -70,7 +70,7 @@ def apply_spec(config: Any, case: Case) -> None:
     if config.parallel_drafting:
         _drop_rope_sections(hf_config)
     resolve_name(spec.family.config_writer)(config, case)
-    if not spec.drafter.is_vllms:  # vLLM's own classes ask for no marker
+    if not spec.drafter.uses_vllm_class:  # vLLM's own classes ask for no marker
         write_marker(hf_config, weights=asdict(loading_plan(case)))
     hf_config.architectures = [spec.drafter.architecture]
     config.update_arch_()

@@ -42,7 +42,7 @@ class Conversion:
         return self.in_speculators_format or bool(unread_names(self.case))
 
 
-def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
+def conversion_of(result: CheckResult, *, in_speculators_format: bool = False) -> Conversion | None:
     """Work out a copy of a checked draft.
 
     Returns:
@@ -61,13 +61,13 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     # What no copy could say, or was not tried.
     _require_files(result, case)
     if reasons := list(_untried(result, case)):
-        raise _refused(result, reasons)
+        raise _no_copy(result, reasons)
     gaps = stock_gaps(case)
     other = in_speculators_format and case.spec.format == "published"
     if not gaps and not other:
         return None
     if case.spec.family.stock_config is None:
-        raise _refused(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
+        raise _no_copy(result, gaps or [f"this format was not tried with {case.spec.title} drafts"])
     # The copy's config, and what vLLM would still get wrong with it.
     name = (
         os.path.abspath(result.target_name) if os.path.isdir(result.target_name) else result.target_name
@@ -77,9 +77,9 @@ def convert(result: CheckResult, *, in_speculators_format: bool = False) -> Conv
     conversion = Conversion(case, make(case, verifier if other else None, k), other)
     if left := _left(conversion):
         if other or case.spec.format != "published":
-            raise _refused(result, left)
-        convert(result, in_speculators_format=True)  # unless that has no copy either:
-        raise _refused(result, left, "add --format speculators, which can say what this one cannot:")
+            raise _no_copy(result, left)
+        conversion_of(result, in_speculators_format=True)  # unless that has no copy either:
+        raise _no_copy(result, left, "add --format speculators, which can say what this one cannot:")
     return conversion
 
 
@@ -120,7 +120,7 @@ def _left(conversion: Conversion) -> list[str]:
     return stock_gaps(read.case)
 
 
-def _refused(result: CheckResult, reasons: list[str], remedy: str = _SERVE) -> UnsupportedDraftError:
+def _no_copy(result: CheckResult, reasons: list[str], remedy: str = _SERVE) -> UnsupportedDraftError:
     return UnsupportedDraftError(
         field="DRAFT", value=result.request.draft,
         allowed="one that vLLM serves rightly by keys of config.json and names of tensors",

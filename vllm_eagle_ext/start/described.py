@@ -165,7 +165,7 @@ def _name_operators() -> None:
     namespace: Any = torch._ops._OpNamespace
     find, register = namespace.__getattr__, torch.library.register_fake
 
-    def found(self: Any, name: str) -> Any:
+    def operator(self: Any, name: str) -> Any:
         try:
             return find(self, name)
         except AttributeError:
@@ -180,7 +180,7 @@ def _name_operators() -> None:
             return (lambda given: given) if func is None else func
         return register(op, func, **options)
 
-    namespace.__getattr__ = found
+    namespace.__getattr__ = operator
     torch.library.register_fake = registered
 
 

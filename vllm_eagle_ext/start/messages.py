@@ -122,7 +122,7 @@ def describe(spec: DraftSpec, num_target_layers: int) -> str:
     norms = [name for name in ("fc_norm", "norm_output") if spec.flags[name]]
     if spec.norm_before_fc:
         norms.append("input_norm")
-    layers, whose = spec.aux_layers, "vLLM's own " if spec.drafter.is_vllms else ""
+    layers, whose = spec.aux_layers, "vLLM's own " if spec.drafter.uses_vllm_class else ""
     window = f"attends to the last {spec.draft_window} tokens; " if spec.draft_window else ""
     kept = f"drafts {len(spec.kept_ids)} tokens only; " if spec.kept_ids else ""
     by_option = spec.norm_output.source.startswith("option")

@@ -22,7 +22,7 @@ ALSO_CALLED = {
     "draft_tp": "draft_tensor_parallel_size", "acceptance_method": "rejection_sample_method",
     "tensor_parallel_size": "draft_tensor_parallel_size",
 }  # fmt: skip
-_MOST = 600  # characters of a message; some list all 400 architectures
+_CLIP = 600  # characters of a message; some list all 400 architectures
 _TAIL = re.compile(r" \[type=.*|For further information visit .*", re.DOTALL)
 _KEY = re.compile(r"[Ff]ield '(\w{1,64})'|'(\w{1,64})' is not a valid argument")
 _ANY_FILE = "correct what vLLM names there"
@@ -95,5 +95,5 @@ def words_of(error: BaseException) -> tuple[str, list[str]]:
     if isinstance(error, KeyError | AttributeError | TypeError | AssertionError | IndexError):
         said = f"{type(error).__name__}: {said}"
     keys += [field or argument for field, argument in _KEY.findall(said)]
-    cut = said if len(said) <= _MOST else f"{said[:_MOST]} .."
+    cut = said if len(said) <= _CLIP else f"{said[:_CLIP]} .."
     return printable(cut), keys

@@ -22,7 +22,7 @@ from vllm_eagle_ext.cli import app
 from vllm_eagle_ext.draft.stock_gaps import stock_gaps
 from vllm_eagle_ext.errors import EagleExtError, UnsupportedDraftError
 from vllm_eagle_ext.start.check import CheckRequest, run_check
-from vllm_eagle_ext.start.convert import convert
+from vllm_eagle_ext.start.convert import conversion_of
 from vllm_eagle_ext.start.convert import write as write_copy
 
 FORMATS = ("own", "speculators")
@@ -79,15 +79,15 @@ def test_each_family(target, tmp_path, family):
     result = checked(folder, target)
     if expected.get(family):
         with pytest.raises(EagleExtError, match=expected[family]):
-            convert(result)
+            conversion_of(result)
         return
-    found = convert(result)
+    found = conversion_of(result)
     assert (found is None) == (family in expected)
     if found:
         write_copy(found, tmp_path / "copy")
         again = checked(tmp_path / "copy", target)
         assert stock_gaps(again.inspection.case) == []
-        assert convert(again) is None
+        assert conversion_of(again) is None
         assert read(again.inspection.spec) == read(result.inspection.spec)
 
 
@@ -112,7 +112,7 @@ def test_published_drafts(tmp_path, one):
     os.link(draft / "model.safetensors", copy / "model.safetensors")
     for in_speculators_format in (False, True):
         try:
-            found = convert(result, in_speculators_format=in_speculators_format)
+            found = conversion_of(result, in_speculators_format=in_speculators_format)
         except UnsupportedDraftError:
             continue
         if found is None:

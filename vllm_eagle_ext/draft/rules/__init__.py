@@ -41,9 +41,9 @@ KINDS: Mapping[str, Callable[[Family], bool]] = {
     "parallel": lambda family: family.drafts_in_parallel,
     "parallel_drafting": lambda family: family.asks_for_parallel_drafting,
     "block": lambda family: family.fills_a_block,
-    "second head": lambda family: family.drafters[0].is_vllms,
+    "second head": lambda family: family.drafters[0].uses_vllm_class,
     "dflash": lambda family: family.method == "dflash",
-    "dflash2": lambda family: family.method == "dflash" and family.drafters[0].is_vllms,
+    "dflash2": lambda family: family.method == "dflash" and family.drafters[0].uses_vllm_class,
     "dspark": lambda family: family.method == "dspark",
 }
 

@@ -114,8 +114,8 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, of="block")
 def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
     """`use_aux_hidden_state` is not false."""
-    stated = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
-    if False in stated:
+    flags = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
+    if False in flags:
         yield key_problem(
             "use_aux_hidden_state",
             False,
@@ -160,8 +160,8 @@ def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
     """
     scale, spec, config = case.target.embedding_scale, case.spec, case.config
     key = "input_embedding_scale"
-    stated = (config.block_config.input_embedding_scale, config.input_embedding_scale)
-    if scale == 1 or spec.embeddings != "shared" or spec.format == "speculators" or any(stated):
+    scales = (config.block_config.input_embedding_scale, config.input_embedding_scale)
+    if scale == 1 or spec.embeddings != "shared" or spec.format == "speculators" or any(scales):
         return
     if key in spec.family.own_keys:
         remedy = (

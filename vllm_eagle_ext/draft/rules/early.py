@@ -66,7 +66,7 @@ class DraftClaim:
     def is_passed_through(self) -> bool:
         type_ = self.speculators_type
         if type_ is not None:
-            left = {name for one in drafters() for name in one.excluded_architectures}
+            left = {name for drafter in drafters() for name in drafter.excluded_architectures}
             return self.architecture in left
         if self.drafter is not None:
             return False
@@ -85,7 +85,7 @@ class DraftClaim:
 
 def _prefixes() -> dict[str, str]:
     """Return method -> vLLM's name for it in architectures."""
-    return {each.method: each.prefix for each in drafters() if not each.is_vllms}
+    return {each.method: each.prefix for each in drafters() if not each.uses_vllm_class}
 
 
 # `inspection` applies these three to what it found out.
@@ -160,8 +160,8 @@ def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
 
 def _why_not_this_name(name: str, files: DraftFiles) -> str:
     """Say what keeps a draft from being served: its kind, or only its name."""
-    is_vllms = name.startswith("Eagle") and not name.startswith("Eagle3")
-    if reason := EAGLE_1_OF_VLLM if is_vllms else REFUSED_ARCHITECTURES.get(name):
+    is_eagle1 = name.startswith("Eagle") and not name.startswith("Eagle3")
+    if reason := EAGLE_1_OF_VLLM if is_eagle1 else REFUSED_ARCHITECTURES.get(name):
         joined = ", or" if '"method"' in reason else ";"
         return f"{reason}{joined} {ANOTHER}"
     if type_ := SPECULATORS_CLASSES.get(name):

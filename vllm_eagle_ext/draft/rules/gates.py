@@ -24,13 +24,13 @@ _WITHOUT_ROWS = (
 @rule(Severity.ERROR)
 def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
     """`attn_output_gate` fits the weights. It may be left out."""
-    stated, gate = case.config.attn_output_gate, case.spec.gate
-    if stated is not None and stated != (gate is not None):
-        found = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
+    is_gated, gate = case.config.attn_output_gate, case.spec.gate
+    if is_gated is not None and is_gated != (gate is not None):
+        in_weights = f"{gate.kind} gate in {gate.module}" if gate else "no gate in q_proj or next to it"
         yield key_problem(
             "attn_output_gate",
-            stated,
-            allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{found}",
+            is_gated,
+            allowed=f"{gate is not None}, because the weights have {'an ' if gate else ''}{in_weights}",
             remedy=f'if the weights are the draft\'s, edit config.json: "attn_output_gate": '
             f"{'true' if gate else 'false'}",
         )

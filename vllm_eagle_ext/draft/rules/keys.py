@@ -85,12 +85,12 @@ def stated_keys(flat: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     Args:
         flat: the config, that of a speculators draft flattened.
     """
-    stated = [(key, key, value) for key, value in flat.items()]
+    entries = [(key, key, value) for key, value in flat.items()]
     for block in config_blocks():
         inner = flat.get(block)
         for key, value in inner.items() if isinstance(inner, Mapping) else ():
-            stated.append((f"{block}.{key}", key, value))
-    return stated
+            entries.append((f"{block}.{key}", key, value))
+    return entries
 
 
 def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -160,12 +160,12 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
     sections = block.get("mrope_section")
     factors = ("short_factor", "long_factor") if case.spec.rope.kind in ("longrope", "su") else ()
     # One number serves for all.
-    found = {key: len(block[key]) for key in factors if len(block.get(key, [1])) > 1}
+    counts = {key: len(block[key]) for key in factors if len(block.get(key, [1])) > 1}
     # A start drops the sections of drafts that make all tokens in one pass.
     at_once = case.spec.family.drafts_in_parallel or bool(case.request.parallel_drafting)
     if sections and case.spec.rope.kind in ("default", "mrope") and not at_once:
-        found["mrope_section"] = sum(sections)
-    for key, pairs in found.items():
+        counts["mrope_section"] = sum(sections)
+    for key, pairs in counts.items():
         if pairs != width // 2:
             yield key_problem(
                 f"{key} of the rope",

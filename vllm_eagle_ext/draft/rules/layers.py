@@ -22,25 +22,25 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 @rule(Severity.ERROR)
 def draft_window_is_computed(case: Case) -> Iterable[Problem]:
     """The option `draft_window` excludes MLA, vLLM's classes, mixed causality and other windows."""
-    asked, spec = case.request.options.draft_window, case.spec
-    if asked is None:
+    window, spec = case.request.options.draft_window, case.spec
+    if window is None:
         return
     # Classes of drafters without windows.
     if not spec.drafter.backbone.has_kv_heads:
-        yield _refused(asked, "none for a draft with latent attention, for which vLLM has no windows")
-    if spec.drafter.is_vllms:
+        yield _refused(window, "none for a draft with latent attention, for which vLLM has no windows")
+    if spec.drafter.uses_vllm_class:
         why = "vLLM's own classes, which compute it, were tried with the windows of its config.json only"
-        yield _refused(asked, f"none for {spec.drafter.published[0]}: {why}")
+        yield _refused(window, f"none for {spec.drafter.published[0]}: {why}")
     # Layers that vLLM would confuse.
     if len({layer.causal for layer in spec.layers}) > 1:
         yield _refused(
-            asked,
+            window,
             "none for a draft of causal and bidirectional layers, which vLLM tells apart by windows",
         )
     elif len(windows := {layer.window for layer in spec.layers}) > 1:
         published = min(window for window in windows if window and window != spec.draft_window)
         yield _refused(
-            asked,
+            window,
             f"{published}, the window of the draft's other layers: vLLM has one for all",
             f"ask for {published}, or {_LEAVE}",
         )
@@ -126,11 +126,11 @@ def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
     """`num_aux_hidden_states` and `num_aux_layers` count the aux layers."""
     count = len(case.spec.aux_layers.layer_ids)
     for key in ("num_aux_hidden_states", "num_aux_layers"):
-        stated = getattr(case.config, key)
-        if stated is not None and stated != count and case.spec.fuses_aux_states:
+        number = getattr(case.config, key)
+        if number is not None and number != count and case.spec.fuses_aux_states:
             yield key_problem(
                 key,
-                stated,
+                number,
                 allowed=f"{count}, the number of aux layers ({case.spec.aux_layers.rule})",
                 remedy=LIST_LAYERS,
             )

@@ -17,8 +17,8 @@ def flags_agree(case: Case) -> Iterable[Problem]:
     for name, flag in flags.items():
         if flag.is_contradictory:
             yield Problem(
-                field=f"{name} at {' and '.join(place for place, _ in flag.stated)}",
-                value=tuple(value for _, value in flag.stated),
+                field=f"{name} at {' and '.join(place for place, _ in flag.places)}",
+                value=tuple(value for _, value in flag.places),
                 allowed="the same value in every place",
                 remedy=WHICH_ONE,
             )
@@ -51,10 +51,10 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR, of="eagle3")
 def norms_need_aux_states(case: Case) -> Iterable[Problem]:
     """Norms before `fc` need `fc`."""
-    stated = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
-    if stated and not case.spec.fuses_aux_states:
+    norms = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
+    if norms and not case.spec.fuses_aux_states:
         yield key_problem(
-            f"{' and '.join(stated)}",
+            " and ".join(norms),
             True,
             allowed="false, because use_aux_hidden_state is false and the draft has no fc",
             remedy=BELONGS,
@@ -66,12 +66,12 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
     """Each aux layer has `fc_norm.k` with the flag, none without."""
     if not case.has_tensors:
         return
-    found = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
+    norms = sorted(name for name in case.files.tensors if name.startswith("fc_norm."))
     wanted = len(case.spec.aux_layers.layer_ids) if case.spec.fc_norm else 0
-    if found != sorted(f"fc_norm.{k}.weight" for k in range(wanted)):
+    if norms != sorted(f"fc_norm.{k}.weight" for k in range(wanted)):
         yield Problem(
             field="fc_norm tensors of the draft",
-            value=found,
+            value=norms,
             allowed=f"fc_norm.0 to fc_norm.{wanted - 1}, one per aux layer"
             if case.spec.fc_norm
             else "none, because config.json does not set fc_norm",
@@ -125,7 +125,7 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
 def head_is_normed(case: Case) -> Iterable[Problem]:
     """No old SpecForge wrote `norm_output: false`."""
     flag = case.spec.norm_output
-    if flag.stated and not flag.stated[0][1] and may_be_of_older_specforge(case):
+    if flag.places and not flag.places[0][1] and may_be_of_older_specforge(case):
         yield key_problem(
             "norm_output",
             False,
@@ -161,7 +161,7 @@ def may_be_of_older_specforge(case: Case) -> bool:
 @rule(Severity.WARNING, of="eagle3")
 def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
     """speculators drafts state `norm_before_residual`."""
-    if case.spec.format == "speculators" and not case.spec.norm_before_residual.stated:
+    if case.spec.format == "speculators" and not case.spec.norm_before_residual.places:
         yield key_problem(
             "norm_before_residual",
             None,

@@ -17,20 +17,20 @@ MOST_POSITIONS = 2**22
 def target_width_fits(case: Case) -> Iterable[Problem]:
     """The draft reads the target's width. Without `target_hidden_size` it is the draft's own."""
     key = "target_hidden_size"
-    stated = case.config.target_hidden_size
+    size = case.config.target_hidden_size
     # The speculators format writes null for "the target's".
-    value = case.spec.hidden_size if stated is None else stated
+    value = case.spec.hidden_size if size is None else size
     if not case.spec.fuses_aux_states and value == case.target.hidden_size:
-        stated, value = None, case.spec.hidden_size  # it takes the target's last state as it is
-    if value == case.target.hidden_size or (stated is None and _fc_is_of_the_targets_width(case)):
+        size, value = None, case.spec.hidden_size  # it takes the target's last state as it is
+    if value == case.target.hidden_size or (size is None and _fc_is_of_the_targets_width(case)):
         return
     norm = case.files.tensors.get("norm.weight")
     remedy = ITS_TARGET
-    if stated is None and norm is not None and norm.shape != (case.spec.hidden_size,):
+    if size is None and norm is not None and norm.shape != (case.spec.hidden_size,):
         width = norm.shape[-1] if norm.shape else 1
         remedy = f'its weights have another width: edit config.json: "hidden_size": {width}'
     yield Problem(
-        field=f"{'hidden_size' if stated is None else key} of the draft {case.spec.model!r}",
+        field=f"{'hidden_size' if size is None else key} of the draft {case.spec.model!r}",
         value=value,
         allowed=f"{case.target.hidden_size}, the target's hidden size",
         remedy=remedy,
@@ -48,11 +48,11 @@ def target_depth_fits(case: Case) -> Iterable[Problem]:
     """`num_target_layers` is the target's depth, or TorchSpec's count of aux layers."""
     n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
-        stated = getattr(case.config, key)
-        if stated is not None and stated not in allowed:
+        depth = getattr(case.config, key)
+        if depth is not None and depth not in allowed:
             yield key_problem(
                 key,
-                stated,
+                depth,
                 allowed=f"{n}, the target's number of layers",
                 remedy=ITS_TARGET,
             )
@@ -92,7 +92,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 def padding_is_the_targets(case: Case) -> Iterable[Problem]:
     """The target has no padding, or the draft shares its tables."""
     # A rule refuses other padding, and that of a second head.
-    refused = case.spec.drafter.is_vllms and not case.is_reduced
+    refused = case.spec.drafter.uses_vllm_class and not case.is_reduced
     is_told = case.target.padding > 0 and not refused and _is_padding(case)
     if is_told and (case.spec.head, case.spec.embeddings) != ("shared", "shared"):
         yield key_problem(
@@ -137,13 +137,13 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
     most = max(length for length in lengths if length is not None)
     rows = case.spec.rope.rows(case.config.max_position_embeddings)
     width = case.config.qk_rope_head_dim or case.spec.heads.dim * case.spec.rope.partial
-    for key, stated in rows.items():
-        if stated > most:
+    for key, length in rows.items():
+        if length > most:
             yield key_problem(
                 key,
-                stated,
+                length,
                 allowed=f"up to {most} positions: vLLM reserves a row of its rope cache for each, here "
-                f"{stated * width * 2 / 2**30:.3g} GiB",
+                f"{length * width * 2 / 2**30:.3g} GiB",
                 remedy="state the positions that the draft was trained with, or those of the target",
             )
             return

@@ -24,10 +24,10 @@ from vllm_eagle_ext.draft.quantisation import (
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.tensors import HOLDS_WEIGHTS
 
-_DTYPES = {"fp8": "F8"}  # of a method's weights, as headers begin
+_WEIGHT_DTYPES = {"fp8": "F8"}  # by method, as headers begin
 _LEAST_BLOCK = 16  # rows; the usual are 32 and 128
 _PACKED = tuple(name for name in HOLDS_WEIGHTS if name != "weight")
-_LOW_PRECISION = ("F8", "I", "U8", "F4")
+_NOT_PLAIN = ("F8", "I", "U8", "F4")
 _SHOWN = 5
 _LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert")
 
@@ -93,7 +93,7 @@ def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
     """`fp8` weights are eight-bit floats."""
-    allowed = _DTYPES.get(case.spec.quantisation or "")
+    allowed = _WEIGHT_DTYPES.get(case.spec.quantisation or "")
     for module, suffix in quantised_weights(case.files.tensors).items():
         header = case.files.tensors[module + suffix]
         if allowed and not header.dtype.startswith(allowed):
@@ -229,7 +229,7 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
 @rule(Severity.ERROR)
 def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
     """Modules that vLLM builds plain, such as `embed_tokens`, have plain tensors."""
-    if case.spec.quantisation is None and not case.spec.drafter.is_vllms:
+    if case.spec.quantisation is None and not case.spec.drafter.uses_vllm_class:
         return
     plain = case.spec.family.plain_modules
     if quantised_weights(case.files.tensors).get("lm_head") == ".qweight":
@@ -238,7 +238,7 @@ def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
         header.published
         for name, header in case.files.tensors.items()
         if name.startswith(plain)
-        and (name.endswith(_PACKED) or "scale" in name or header.dtype.startswith(_LOW_PRECISION))
+        and (name.endswith(_PACKED) or "scale" in name or header.dtype.startswith(_NOT_PLAIN))
     ]
     if packed:
         yield Problem(

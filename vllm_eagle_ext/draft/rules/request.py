@@ -123,14 +123,14 @@ def wanted_runner(
 @rule(Severity.ERROR)
 def runner_serves_it(case: Case) -> Iterable[Problem]:
     """vLLM's runner, V1 or V2, supports the draft."""
-    asked = case.request
+    request = case.request
     wanted = wanted_runner(
         case.spec,
-        parallel_drafting=bool(asked.parallel_drafting),
-        before_033=asked.before_033,
+        parallel_drafting=bool(request.parallel_drafting),
+        before_033=request.before_033,
     )
-    if wanted and asked.runner and asked.runner != wanted[0]:
-        yield _other_runner(asked.runner, *wanted)
+    if wanted and request.runner and request.runner != wanted[0]:
+        yield _other_runner(request.runner, *wanted)
 
 
 @rule(Severity.NOTE)

@@ -72,12 +72,12 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 @rule(Severity.WARNING, of="eagle3")
 def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
     """`num_hidden_layers` counts the draft's layers."""
-    stated = case.files.config.get("num_hidden_layers")
+    depth = case.files.config.get("num_hidden_layers")
     types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
-    if case.spec.format == "published" and stated != case.spec.num_layers:
+    if case.spec.format == "published" and depth != case.spec.num_layers:
         yield key_problem(
             "num_hidden_layers",
-            stated,
+            depth,
             allowed="1, and one layer is served, which attends to all tokens: the files hold one, and "
             "the number is the target's",
             remedy=f'state the same: edit config.json: "num_hidden_layers": 1{types}',
@@ -164,11 +164,11 @@ def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
 
 
 def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
-    stated = f"{wanted}, from the heads and head_dim of config.json"
+    allowed = f"{wanted}, from the heads and head_dim of config.json"
     if not is_query or case.spec.gate or not case.spec.drafter.can_gate:
-        return stated
+        return allowed
     query, heads = wanted, case.spec.heads.query
-    return f"{stated}; with a gate {2 * query} (one per element) or {query + heads} (one per head)"
+    return f"{allowed}; with a gate {2 * query} (one per element) or {query + heads} (one per head)"
 
 
 @rule(Severity.ERROR)
@@ -278,10 +278,10 @@ def how_to_complete(case: Case, missing: list[str]) -> str:
         keys = [key for key, part in _BIASES.items() if any(part in name for name in missing)]
         edit = ", ".join(f'"{key}": false' for key in keys)
         return f"if it was trained without biases, edit config.json: {edit}; otherwise {download}"
-    held = layers_in(case.files)
-    beyond = all(_layer(name) >= held for name in missing)
-    if 0 < held < case.spec.num_layers and beyond:
-        return f"if it was trained with {depth_edit(case.flat, held)}; otherwise {download}"
+    depth = layers_in(case.files)
+    beyond = all(_layer(name) >= depth for name in missing)
+    if 0 < depth < case.spec.num_layers and beyond:
+        return f"if it was trained with {depth_edit(case.flat, depth)}; otherwise {download}"
     if other := _another_architecture(case):
         return f"if its trainer computes the same, {name_edit(other)}; otherwise {download}"
     return f"{download}; if they are here, its trainer wrote a config of other layers: {ANOTHER}"

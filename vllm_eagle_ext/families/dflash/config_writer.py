@@ -52,8 +52,8 @@ def write(config: Any, case: Case) -> None:
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
     if case.rope_table is None:
-        stated = getattr(hf_config, "max_position_embeddings", None) or 0
-        hf_config.max_position_embeddings = max(stated, case.request.max_model_len or 0)
+        length = getattr(hf_config, "max_position_embeddings", None) or 0
+        hf_config.max_position_embeddings = max(length, case.request.max_model_len or 0)
 
 
 def write_dflash2(config: Any, case: Case) -> None:
@@ -77,5 +77,5 @@ def write_dspark(config: Any, case: Case) -> None:
 
 
 def _heads(case: Case) -> dict[str, Any]:
-    stated = {key: case.config.of_heads(key) for key in ProposalHeads.model_fields}
-    return {key: value for key, value in stated.items() if value is not None}
+    values = {key: case.config.of_heads(key) for key in ProposalHeads.model_fields}
+    return {key: value for key, value in values.items() if value is not None}

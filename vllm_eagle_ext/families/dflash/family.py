@@ -102,11 +102,12 @@ def _dspark_tensors(spec: DraftSpec, config: DraftConfig, target_vocab_size: int
 
 def _samples_the_anchor(config: DraftConfig, format_: Format) -> bool:
     """Decide as trained: DeepSpec and SpecForge draft from the first position, speculators as stated."""
-    stated = (config.sample_from_anchor, config.block_config.sample_from_anchor)
-    found = next((value for value in stated if value is not None), None)
-    if found is None and config.dspark_bonus_anchor is not None:
+    for value in (config.sample_from_anchor, config.block_config.sample_from_anchor):
+        if value is not None:
+            return value
+    if config.dspark_bonus_anchor is not None:
         return not config.dspark_bonus_anchor
-    return format_ == "published" if found is None else found
+    return format_ == "published"
 
 
 DFLASH = Family(

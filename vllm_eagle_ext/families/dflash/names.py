@@ -24,7 +24,7 @@ DFLASH2_DRAFTER = Drafter(
     backbone=QWEN3,
     published=("DFlash2DraftModel", "Qwen3DFlash2DraftModel"),  # the second by NeMo AutoModel
     speculators=(("dflash2", "qwen3"), ("dflash2", "llama")),
-    is_vllms=True,
+    uses_vllm_class=True,
     vllms_class="DFlash2Qwen3ForCausalLM",
 )
 DSPARK_DRAFTER = Drafter(
@@ -36,7 +36,7 @@ DSPARK_DRAFTER = Drafter(
     speculators=(("dspark", "qwen3"), ("dspark", "llama")),
     published_with_type=(("DSparkDraftModel", "qwen3"),),  # DeepSeek-V4's drafts say so too
     excluded_architectures=("Qwen3OmniDSparkModel",),  # which vLLM checks by itself
-    is_vllms=True,
+    uses_vllm_class=True,
     vllms_class="Qwen3DSparkForCausalLM",
     may_lie_in_the_target=True,
 )

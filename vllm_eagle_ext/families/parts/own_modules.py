@@ -17,7 +17,7 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm_eagle_ext.errors import UnsupportedDraftError
 from vllm_eagle_ext.families.parts.strict_weights import LoadingPlan
 
-_PARTS = ("embed_tokens", "lm_head")
+_MODULES = ("embed_tokens", "lm_head")
 
 
 class OwnModules:
@@ -26,8 +26,8 @@ class OwnModules:
     def __init__(self, draft: Any, plan: LoadingPlan) -> None:
         """Tell vLLM what the files hold, also where their weights arrive only after the start."""
         self._draft = weakref.ref(draft)
-        self._built = {part: weakref.ref(self._now(part)) for part in _PARTS}
-        for part in _PARTS:
+        self._built = {part: weakref.ref(self._now(part)) for part in _MODULES}
+        for part in _MODULES:
             if any(name.startswith(f"{part}.") for name in plan.required):
                 setattr(draft, f"has_own_{part}", True)
             elif not any(name.startswith(f"{part}.") for name in plan.optional):
@@ -45,14 +45,14 @@ class OwnModules:
             name: canonical.
         """
         part = name.partition(".")[0]
-        if part not in _PARTS or self._now(part) is self._built[part]():
+        if part not in _MODULES or self._now(part) is self._built[part]():
             return None
         return self._now(part)
 
     def tell_dummies_apart(self) -> None:
         """Change the draft's dummy values: vLLM's follow from the shape, so that they equal the target's
         dummy values, and vLLM would share the target's modules."""
-        for part in _PARTS:
+        for part in _MODULES:
             if getattr(self._draft(), f"has_own_{part}", False):
                 for parameter in self._now(part).parameters():
                     if parameter.dtype.itemsize > 1 and parameter.is_floating_point():

@@ -93,11 +93,11 @@ class StrictWeights:
     def _forget(self) -> None:
         """Fill with NaN what the files may hold. Embeddings that the target will share stay unwritten: a
         host gives memory when it is written to, and a whole vocabulary's raised the peak of a start."""
-        held = {*self.loading_plan.required, *self.loading_plan.optional}
+        planned = {*self.loading_plan.required, *self.loading_plan.optional}
         for name, parameter in self.named_parameters():  # type: ignore[attr-defined]
             canonical = canonical_name(name)
             fills = name.endswith(_FILLED) and parameter.dtype in _FLOATS and not parameter.is_meta
-            if fills and not _is_shared(canonical, held) and not self.is_anothers(canonical):
+            if fills and not _is_shared(canonical, planned) and not self.is_anothers(canonical):
                 parameter.data.fill_(float("nan"))
 
 

@@ -214,7 +214,7 @@ class _Engine:
             self.start_s = time.perf_counter() - started
             self.facts = self.process.rpc("eagle_ext_facts")[0]
             if self.settings.synthetic_acceptance is not None:
-                self.process.rpc("eagle_ext_accept_by_lot")
+                self.process.rpc("eagle_ext_synthetic_acceptance")
             if self.facts["plugin"] != self.variant.has_plugin:
                 raise EngineFailedError(
                     field=self.variant.name, value=f"this package was loaded: {self.facts['plugin']}",

@@ -29,11 +29,11 @@ DISTURBED = 0.25  # of the cores: work of others during one
 INSTALL = "pip install '.[measure]'"
 UTILIZATION = "gpu_memory_utilization"
 _CACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # where it is set, vLLM looks at no share
-_MOST = 0.8  # of what is free: it is measured anew when a worker starts
+_USABLE = 0.8  # of what is free: it is measured anew when a worker starts
 _WORKER = 3 * GIB // 2  # of one without weights
 _CACHE = 2 * GIB  # at least: an engine writes all of it before it starts, about a GiB a second
 _COPIES = 1.5  # of the weights, while they are loaded
-_OTHERS = GIB  # of an engine's two other processes, which its share leaves out
+_OTHER_PROCESSES = GIB  # of an engine's two, which its share leaves out
 _STEP = 0.01
 
 
@@ -127,7 +127,7 @@ def with_memory(
     total, free = node.total_memory, node.available_memory
     ranks = int(engine.get("tensor_parallel_size", 1)) * int(engine.get("pipeline_parallel_size", 1))
     workers = engines * math.ceil(ranks / len(memory_nodes))
-    most = _MOST * max(0, free - (engines - 1) * _OTHERS) / workers
+    most = _USABLE * max(0, free - (engines - 1) * _OTHER_PROCESSES) / workers
     # What a worker needs: a file of float32 is served in 16 bit. Files elsewhere may be of any size.
     needed, wanted = float(_WORKER), most
     if all(Path(model).is_dir() for model in models):

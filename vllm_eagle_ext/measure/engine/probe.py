@@ -35,7 +35,7 @@ class StepProbe:
         return {
             "target": type(runner.get_model()).__name__,
             "drafter": type(draft).__name__ if draft is not None else None,
-            "attention": sorted({one.backend.get_name() for group in groups for one in group}),
+            "attention": sorted({layers.backend.get_name() for group in groups for layers in group}),
             "runner": "v2" if self.vllm_config.use_v2_model_runner else "v1",
             "state": self._eagle_ext_state(),
             "device": current_platform.get_device_name(),
@@ -43,11 +43,11 @@ class StepProbe:
             "plugin": "vllm_eagle_ext.plugin" in sys.modules,
         }
 
-    def eagle_ext_accept_by_lot(self) -> None:
-        """Let a CPU's V1 runner take a synthetic acceptance, as every other runner does by itself."""
-        from vllm_eagle_ext.compat import accept_by_lot
+    def eagle_ext_synthetic_acceptance(self) -> None:
+        """Let a CPU's V1 runner take one, as all others do."""
+        from vllm_eagle_ext.compat import add_synthetic_acceptance
 
-        accept_by_lot()
+        add_synthetic_acceptance()
 
     def _eagle_ext_state(self) -> str | None:
         """Say how recurrent states are kept; None without any, or without a draft."""

@@ -84,8 +84,8 @@ class Recorded(UserDict[str, torch.Tensor]):
         return tensor
 
 
-Rows = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
-Cache = list[Rows]  # per row, and in it per layer
+KeyValues = list[tuple[torch.Tensor, torch.Tensor]]  # key, value, each [kv heads, d]
+Cache = list[KeyValues]  # per row, and in it per layer
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -256,7 +256,7 @@ class Eagle3Reference(Reference):
     def gate_activation(self, gate: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(gate)
 
-    def attend(self, q: torch.Tensor, rows: Rows) -> torch.Tensor:  # [heads, d] -> [heads, d]
+    def attend(self, q: torch.Tensor, rows: KeyValues) -> torch.Tensor:  # [heads, d] -> [heads, d]
         group = self.heads // self.kv_heads
         keys = torch.stack([k for k, _ in rows], dim=1).repeat_interleave(group, dim=0)
         values = torch.stack([v for _, v in rows], dim=1).repeat_interleave(group, dim=0)

@@ -82,8 +82,8 @@ def read_rotary(config: Mapping[str, Any], default_theta: float = 1e4) -> Rotary
     numbers = {name: block[name] for name in names if block.get(name) is not None}
     if _ORIGINAL in names:
         # A length at the root wins and the longest position stands in for none, as in transformers.
-        stated = config.get(_ORIGINAL) or numbers.get(_ORIGINAL) or config.get("max_position_embeddings")
-        numbers |= {_ORIGINAL: stated} if stated else {}
+        length = config.get(_ORIGINAL) or numbers.get(_ORIGINAL) or config.get("max_position_embeddings")
+        numbers |= {_ORIGINAL: length} if length else {}
     theta, partial = (
         next((value for value in (block.get(key), config.get(key)) if value is not None), default)
         for key, default in (("rope_theta", default_theta), ("partial_rotary_factor", 1.0))
@@ -107,8 +107,8 @@ def rope_unsupported_reason(config: Mapping[str, Any], *, sections: bool = True)
     if missing:
         return f"{', '.join(missing)} of the draft's {rotary.kind} rope is not stated"
     known = (*_WITHOUT_EFFECT, *_NEEDED[rotary.kind], *_FURTHER.get(rotary.kind, ()))
-    stated = sorted(name for name, value in block.items() if value not in (None, False))
-    unknown = [name for name in stated if name not in known]
+    keys = sorted(name for name, value in block.items() if value not in (None, False))
+    unknown = [name for name in keys if name not in known]
     if rotary.kind == "default":  # keys of other kinds have no say in it
         every = {name for table in (_NEEDED, _FURTHER) for names in table.values() for name in names}
         unknown = [name for name in unknown if name not in every]

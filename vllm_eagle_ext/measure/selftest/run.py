@@ -237,7 +237,7 @@ def _times_of(case: SelfTestCase, batch: int, kernels: Sequence[Kernels]) -> lis
         layers -= 1
         if layers < timing.LAYERS:
             raise MemoryError(f"{free / 2**30:.1f} GiB are free")
-    scheme, accepted = timing.Scheme(case.shapes, batch, "cuda", layers), (case.k + 1) // 2
+    scheme, accepted = timing.BothSchemes(case.shapes, batch, "cuda", layers), (case.k + 1) // 2
     fused = scheme.fused(accepted)
     others = {"fused": fused} if fused else {}
     return [

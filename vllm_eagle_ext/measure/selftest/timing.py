@@ -33,9 +33,8 @@ COPIED = 1 << 30  # bytes of the copy that tells the bandwidth
 Run = Callable[[], None]
 
 
-class Scheme:
-    """Both schemes on the same rows. State blocks of a request: per-token scheme T, replay 1 and one
-    of scratch."""
+class BothSchemes:
+    """On the same rows. State blocks of a request: per-token scheme T, replay 1 and one of scratch."""
 
     def __init__(self, shapes: Shapes, batch: int, device: str, layers: int) -> None:
         self.shapes, self.T, self.batch, self.device = shapes, shapes.T, batch, device

@@ -61,7 +61,7 @@ _OTHER_TARGET = (
     "code_revision", "hf_overrides", "hf_config_path", "config_format", "load_format",
     "quantization", "quantization_config", "kv_cache_dtype", "trust_remote_code", "model_impl",
 )  # fmt: skip
-_PLAIN: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
+_DEFAULTS: tuple[object, ...] = (None, False, "", {}, "auto", "safetensors")
 _NOT_OF_TEXT = {"image_token_index"}  # keys of hf_overrides: how vLLM's V1 runner finds images
 
 GATE = "Likeliest cause: the other layout of the gate. `vllm-eagle verify --gate-layouts` measures both."
@@ -320,7 +320,7 @@ def _unsupported_reason(request: VerifyRequest, spec: DraftSpec | None) -> str |
     values = {name: request.engine.get(name) for name in _OTHER_TARGET}
     if isinstance(values["hf_overrides"], Mapping) and _NOT_OF_TEXT.issuperset(values["hf_overrides"]):
         del values["hf_overrides"]
-    if other := [name for name, value in values.items() if value not in _PLAIN]:
+    if other := [name for name, value in values.items() if value not in _DEFAULTS]:
         return f"the reference reads the target without {', '.join(other)} of --engine"
     target = open_source(
         request.target, revision=request.check.target_revision, token=None,

@@ -7,12 +7,13 @@ other, which ends its branch. The leaves are few, exclude each other and hold al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from math import exp, log
 from typing import Any
 
 from vllm_eagle_ext.measure.verify.request import Check, Verdict, not_applicable
+from vllm_eagle_ext.measure.verify.texts import Ask
 
 DEPTH, BRANCHES = 3, 4
 OTHER = -1  # a leaf's last entry: a token that is none of its siblings
@@ -21,8 +22,6 @@ LEAST_P = 1e-4
 NAME = "sampled texts"
 
 Leaf = tuple[int, ...]
-Rows = list[dict[int, float]]  # per context, the BRANCHES likeliest tokens -> logprobs
-Ask = Callable[[list[list[int]]], Rows]
 
 
 @dataclass(frozen=True, slots=True)

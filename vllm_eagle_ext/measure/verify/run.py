@@ -26,7 +26,7 @@ from vllm_eagle_ext.measure.verify.request import (
     not_applicable,
     plain_arguments,
 )
-from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
+from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS, Scheme
 from vllm_eagle_ext.start.check import CheckResult, run_check
 from vllm_eagle_ext.start.serve import as_decided
 
@@ -112,7 +112,7 @@ def _run_engines(
 
 
 def _run_other_states(
-    request: VerifyRequest, checked: CheckResult, load: Load, scheme: texts.Scheme | None, folder: Path,
+    request: VerifyRequest, checked: CheckResult, load: Load, scheme: Scheme | None, folder: Path,
     stage: Stage,
 ) -> Measured | Check:  # fmt: skip
     """Run the engine with the other scheme of a hybrid target's states."""

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from math import inf, isfinite
-from typing import Any, Literal
+from typing import Any
 
 from vllm_eagle_ext.measure.engine.client import EngineFailedError
 from vllm_eagle_ext.measure.engine.load import Measured
 from vllm_eagle_ext.measure.verify.request import Check, Verdict, VerifyRequest, not_applicable
+from vllm_eagle_ext.memory.state_blocks import Scheme
 from vllm_eagle_ext.start.failed_start import cause_of
 
 # Two continuations whose log-probabilities differ by less are a near-tie: a step that verifies K+1
@@ -25,14 +26,13 @@ TIE_GAP, TIE_GAP_FLOAT32 = 0.25, 1e-3
 _ROUNDING = 1e-5  # of logprobs: logits two steps apart have a gap of 0.25, and a little more or less
 TOP = 5  # tokens whose logprobs are asked for
 STATES = "hybrid states"
-Scheme = Literal["replay", "per_token"]
 SCHEMES: Mapping[Scheme, str] = {"replay": "replay", "per_token": "one state block per draft token"}
 # All that this package refuses begins so, after an error's name or pydantic's "Value error".
 _REFUSAL = re.compile(r"[Ee]rror[:,] vllm-eagle-ext: (.+)")
 
 Texts = Sequence[Sequence[int]]
 # The likeliest next tokens of each prompt -> their logprobs.
-Logprobs = Callable[[list[list[int]]], list[dict[int, float]]]
+Ask = Callable[[list[list[int]]], list[dict[int, float]]]
 
 
 def tie_bound(request: VerifyRequest) -> float:
@@ -63,7 +63,7 @@ def divergences(left: Texts, right: Texts) -> list[Divergence]:
 
 
 def with_gaps(
-    diverged: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Logprobs
+    diverged: Sequence[Divergence], prompts: Texts, texts: Texts, ask: Ask
 ) -> list[Divergence]:
     """Return the target's view of each divergence, asked after the common prefix.
 

@@ -26,8 +26,8 @@ def draft_cache_lies_in_one_group(case: Case, config: Any) -> Iterable[Problem]:
     if runner_of(config) != "v1" or config.scheduler_config.disable_hybrid_kv_cache_manager:
         return
     spec, text = case.spec, text_of(config)
-    stated = text.get("layer_types")
-    kinds = Counter(map(str, stated) if isinstance(stated, list) else ())
+    types = text.get("layer_types")
+    kinds = Counter(map(str, types) if isinstance(types, list) else ())
     if text.get("num_kv_shared_layers"):  # keep no cache of their own
         return
     if spec.draft_window is not None and len(kinds) > 1:
@@ -69,8 +69,8 @@ def _shape_of_full_layers(text: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return KV heads and head size, which Gemma 4 states per layer."""
     first = text["layer_types"].index("full_attention")
     of_layer = (text.get("per_layer_config") or {}).get(str(first)) or {}
-    stated = {**text, **of_layer}
-    return stated.get("num_key_value_heads"), stated.get("head_dim")
+    merged = {**text, **of_layer}
+    return merged.get("num_key_value_heads"), merged.get("head_dim")
 
 
 def is_cut(full: int, windowed: int) -> bool:

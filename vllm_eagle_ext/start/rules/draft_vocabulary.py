@@ -49,7 +49,7 @@ def rows_can_be_kept(case: Case, config: Any) -> Iterable[Problem]:
 def obstacles(case: Case) -> Iterator[str]:
     """Say what is allowed in place of what keeps this draft's head from being reduced."""
     spec = case.spec
-    if spec.drafter.is_vllms:
+    if spec.drafter.uses_vllm_class:
         yield f"EAGLE-3 and DFlash drafts: {spec.title} drafts run in classes of vLLM's"
     elif case.is_reduced:
         size = f"{spec.vocabulary.size} of {case.target.vocab_size}"
@@ -59,7 +59,7 @@ def obstacles(case: Case) -> Iterator[str]:
 
 
 def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
-    if case.spec.head == "own" or case.spec.drafter.is_vllms:
+    if case.spec.head == "own" or case.spec.drafter.uses_vllm_class:
         return
     if quantises_head(config):
         yield "a target with a plain head: this one's, which the draft reads, is quantised"

@@ -62,14 +62,14 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
     if served_by in (None, *IMAGE_TOKEN_ID_CLASSES, *classes_known_to_v1()):
         return
     # Which V1 reads of those that it knows.
-    stated = getattr(config.model_config.hf_config, "image_token_id", None)
-    name_it = f"--hf-overrides '{{\"image_token_index\": {stated}}}', "
+    token_id = getattr(config.model_config.hf_config, "image_token_id", None)
+    name_it = f"--hf-overrides '{{\"image_token_index\": {token_id}}}', "
     yield Problem(
         field=f"class that serves the target's {architecture_of(config)}",
         value=served_by,
         allowed="with a draft on vLLM's V1 runner, a target without images, one whose config has "
         "image_token_index, or one that V1 knows by name: " + ", ".join(classes_known_to_v1()),
-        remedy=(name_it if type(stated) is int else "")
+        remedy=(name_it if type(token_id) is int else "")
         + "VLLM_USE_V2_MODEL_RUNNER=1 where there is Triton, or serve the target without a draft",
     )
 
@@ -144,8 +144,8 @@ def target_supports_eagle3(config: Any) -> bool:
 
 def _architectures(config: Any) -> list[str]:
     """Return those of the target, in place of ours where it replays."""
-    published, stated = architecture_of(config), config.model_config.architectures
-    return list(stated) if config.model_config.architecture == published else [published]
+    published, model = architecture_of(config), config.model_config
+    return list(model.architectures) if model.architecture == published else [published]
 
 
 def class_with_images(config: Any) -> str | None:

@@ -27,8 +27,7 @@ def architecture_of(config: Any) -> str:
 
 def text_of(config: Any) -> Mapping[str, Any]:
     """Return the config of the target's language model."""
-    found: Mapping[str, Any] = config.model_config.hf_text_config.to_dict()
-    return found
+    return dict(config.model_config.hf_text_config.to_dict())
 
 
 def dtype_of(config: Any) -> str:
@@ -49,10 +48,10 @@ def device_of(config: Any) -> Device:
     from vllm_eagle_ext import compat
 
     more = config.additional_config  # where vLLM puts --gdn-prefill-backend too
-    asked = more.get("gdn_prefill_backend") if isinstance(more, dict) else None
+    backend = more.get("gdn_prefill_backend") if isinstance(more, dict) else None
     known: dict[str, Any] = {
         "release": compat.vllm_version(), "key_dim": key_dim(text_of(config)),
-        "gdn_prefill": str(asked or "auto").strip().lower(),
+        "gdn_prefill": str(backend or "auto").strip().lower(),
     }  # fmt: skip
     if not current_platform.is_cuda():
         return Device(platform=current_platform.device_name, **known)

@@ -35,21 +35,21 @@ _EXPERTS_ONLY = ("int8_per_channel_weight_only", "nvfp4_per_token")
 @rule(Severity.ERROR, error=SpeculativeConfigError)
 def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
     """vLLM has kernels for `quantization` of a plain draft."""
-    asked, kernels = config.speculative_config.quantization, loaded_kernels()
-    if case.spec.quantisation is not None or not isinstance(asked, str):
+    scheme, kernels = config.speculative_config.quantization, loaded_kernels()
+    if case.spec.quantisation is not None or not isinstance(scheme, str):
         return
-    if asked == _WITH_ARGUMENTS:
+    if scheme == _WITH_ARGUMENTS:
         yield Problem(
             field=QUANTIZATION,
-            value=asked,
+            value=scheme,
             allowed="the name of one scheme, as 'fp8_per_channel': vLLM takes no arguments of a draft's",
             remedy="name a scheme, or leave it out",
         )
-    lacks_tiles = asked == _WITH_TILES and kernels is not None and not kernels.tiles
-    if device_of(config).on_cpu and (asked in WITHOUT_CPU_KERNEL or lacks_tiles):
+    lacks_tiles = scheme == _WITH_TILES and kernels is not None and not kernels.tiles
+    if device_of(config).on_cpu and (scheme in WITHOUT_CPU_KERNEL or lacks_tiles):
         yield Problem(
             field=QUANTIZATION,
-            value=asked,
+            value=scheme,
             allowed="'fp8_per_channel' on a CPU, 'fp8_per_block' on one with AMX: vLLM has no kernels "
             "for the others there",
             remedy="leave it out, or use a draft that was quantised beforehand "
@@ -60,11 +60,11 @@ def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
 @rule(Severity.WARNING)
 def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
     """`quantization` has layers of the draft to quantise."""
-    asked = config.speculative_config.quantization
-    if case.spec.quantisation is None and asked in _EXPERTS_ONLY:
+    scheme = config.speculative_config.quantization
+    if case.spec.quantisation is None and scheme in _EXPERTS_ONLY:
         yield Problem(
             field=QUANTIZATION,
-            value=asked,
+            value=scheme,
             message="It quantises only experts: this draft has none and is served with plain weights. "
             "'fp8_per_channel' quantises its layers",
         )
@@ -113,7 +113,7 @@ def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
     own = [n for n in case.files.tensors if n.startswith(("embed_tokens.", "lm_head."))]
     load_format = get_draft_load_config(config).load_format
-    if load_format == "dummy" and own and case.spec.drafter.is_vllms:
+    if load_format == "dummy" and own and case.spec.drafter.uses_vllm_class:
         yield Problem(
             field="load_format of the draft",
             value=load_format,

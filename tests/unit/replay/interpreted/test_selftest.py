@@ -22,7 +22,7 @@ def test_the_steps_that_are_timed(name):
     """Both schemes keep the same states: replay after a commit, the other one behind each row."""
     k, batch, accepted = 3, 2, 2
     shapes = Shapes(H=1, HV=1, DK=128, DV=128, T=1 + k)
-    scheme = timing.Scheme(shapes, batch, DEVICE, layers=1)
+    scheme = timing.BothSchemes(shapes, batch, DEVICE, layers=1)
     with torch.inference_mode():
         scheme.replay(KERNELS[name], accepted)()
         scheme.per_token(KERNELS[name], accepted)()

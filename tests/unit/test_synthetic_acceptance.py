@@ -1,4 +1,4 @@
-"""Synthetic acceptance on a CPU: `compat.accept_by_lot`, and what of vLLM makes it necessary."""
+"""Synthetic acceptance on a CPU, and what of vLLM makes it necessary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm_eagle_ext import compat
 
 @pytest.mark.parametrize("kernel", ["greedy", "random"])
 def test_vllm_refuses_a_synthetic_acceptance_on_a_cpu(kernel):
-    """As long as this holds, `accept_by_lot` is needed."""
+    """As long as this holds, `add_synthetic_acceptance` is needed."""
     from vllm.utils import cpu_triton_utils
 
     stand_in = getattr(cpu_triton_utils, f"_rejection_{kernel}_sample_kernel_impl")
