@@ -20,8 +20,9 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.machine import machine
-from examples.demo.__main__ import ENVIRONMENT, LOADS, Turns, choose_dtype
+from examples.demo.__main__ import ENVIRONMENT, LOADS, Turns
 from examples.demo.report import Row, acceptance
+from examples.dtype import choose_dtype
 from examples.smollm2 import held_out
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.smollm2.llama_cpp import CONTEXT, LLAMA, PACKAGES, build, llama_server, to_gguf
@@ -64,8 +65,7 @@ def main(
             for engine in engines.values():  # warm-up
                 engine.load(Load([prompts[0].ids] * requests, requests, 8, ignore_eos=True))
             until = time.monotonic() + 60 * minutes / len(LOADS)
-            turns = Turns(engines, max_tokens, ignore_eos=False)
-            rows, _ = turns.run(iter(prompts), requests, until)
+            rows, _ = Turns(engines, max_tokens, ignore_eos=False).run(iter(prompts), requests, until)
             loads[str(requests)] = summary({row.name: row for row in rows})
             print(json.dumps(loads, indent=1), flush=True)
     report = {

@@ -21,12 +21,13 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from examples.dtype import choose_dtype, has_gpu
 from examples.smollm2.held_out import Prompt
 from vllm_eagle_ext.measure.engine.client import EngineFailedError, EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load
 from vllm_eagle_ext.measure.engine.machine import OtherWork, cores
 
-from .pairs import Pair, has_gpu, smollm2, tiny
+from .pairs import Pair, smollm2, tiny
 from .report import Row, by_category, picture, sentences, table
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
@@ -53,18 +54,6 @@ def choose_eager(wanted: bool | None) -> bool:
         )
         return True
     return bool(wanted)
-
-
-def choose_dtype() -> str:
-    """Choose float32 where the CPU has no instructions for bfloat16, and print the reason."""
-    import torch
-
-    if has_gpu():
-        return "auto"
-    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        return "bfloat16"
-    console.print("This CPU has no instructions for products in bfloat16: the demo serves in float32.")
-    return "float32"
 
 
 @dataclass

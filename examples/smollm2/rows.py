@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from examples.dtype import choose_dtype
 from examples.smollm2.fetch import FOLDER, fetch
 
 END = "<|im_end|>"
@@ -108,12 +109,10 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where the target lies.")] = FOLDER,
 ) -> None:
     """Write training rows."""
-    import torch
     from vllm import LLM
 
-    fast = torch.cpu._is_avx512_supported() or torch.cuda.is_available()
     engine = LLM(
-        str(fetch(folder)), dtype="bfloat16" if fast else "float32", enforce_eager=True,
+        str(fetch(folder)), dtype=choose_dtype(), enforce_eager=True,
         max_model_len=1024, max_num_seqs=48, gpu_memory_utilization=0.3,
     )  # fmt: skip
     rng = random.Random(seed)

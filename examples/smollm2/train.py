@@ -21,11 +21,13 @@ import torch
 import typer
 from safetensors.torch import load_file, save_file
 
+from examples.dtype import cpu_multiplies_bf16
 from examples.smollm2.fetch import FOLDER, fetch
 from examples.tiny.train.draft import DraftModel, DraftShape
 from examples.tiny.train.draft_training import most_frequent_ids, shares_of_accepted
 from examples.tiny.train.export import bf16_tensors, draft_config, vocabulary_map
 from examples.tiny.train.optim import build_optimizers, update
+from vllm_eagle_ext.measure.engine.machine import processor
 
 LAYERS = (2, 9, 16, 23, 28)  # inputs of these target layers, of 30
 NATIVE_LAYERS = (2, 15, 27)  # those that engines read where a draft names none
@@ -34,8 +36,7 @@ LONGEST, TOKENS_A_BATCH = 384, 1792
 UNROLL, STEP_DECAY = 4, 0.85  # chain steps, and the weight of each against the one before
 HELD_OUT = 48  # greedy rows that are not trained on
 PEAKS = {"matrices": 0.02, "tables": 1e-3, "norms": 3e-3}
-# Without AVX-512 a product in bfloat16 runs a hundred times slower than in float32.
-FAST_BF16 = torch.cpu._is_avx512_supported()
+FAST_BF16 = cpu_multiplies_bf16()
 DTYPE = torch.bfloat16 if FAST_BF16 else torch.float32
 
 
@@ -321,7 +322,8 @@ def main(
         "rows": len(trained), "answer_tokens": len(answers),
         "covered_by_draft_vocabulary": round(covered, 4),
         "epochs": round(run.step / len(plan) * epochs, 2), "steps": run.step,
-        "seconds": round(run.seconds), "bfloat16": FAST_BF16,
+        "seconds": round(run.seconds), "processor": processor(),
+        "threads": torch.get_num_threads(), "dtype": str(DTYPE).removeprefix("torch."),
         "held_out_acceptance": shares, "held_out_length": round(1 + sum(shares), 3),
     }  # fmt: skip
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -1,10 +1,16 @@
-"""What `make demo` says of its turns."""
+"""What `make demo` says of its turns, and the dtype of the examples."""
 
 from __future__ import annotations
+
+import runpy
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from examples.demo.report import Row, acceptance, sentences, table
+from examples.dtype import choose_dtype
+from examples.smollm2 import rows as training_rows
 from vllm_eagle_ext.measure.engine.load import Answer, Measured
 
 
@@ -49,3 +55,19 @@ def test_other_work_is_said_on_the_table():
     shown = table(rows([1.6, 1.6], [1.0, 1.0]), "a pair", 1.1, 2)
     assert str(shown.title).endswith("other work kept 1.1 of 2 cores busy")
     assert table(rows([1.6], [1.0]), "a pair", 0.2, 2).title == "a pair"
+
+
+@pytest.mark.parametrize("has", [None, "avx512_bf16", "amx_tile"])
+def test_examples_compute_in_a_dtype_that_the_cpu_multiplies(has, monkeypatch, tmp_path):
+    """AVX-512 without its BF16 is not enough."""
+    for name in ("avx512", "avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(f"torch.cpu._is_{name}_supported", lambda it=name: it in ("avx512", has))
+    monkeypatch.setattr("examples.dtype.has_gpu", lambda: False)
+    dtype = "bfloat16" if has else "float32"
+    assert choose_dtype() == dtype
+    assert str(runpy.run_module("examples.smollm2.train", alter_sys=True)["DTYPE"]) == f"torch.{dtype}"
+    monkeypatch.setattr(training_rows, "fetch", lambda folder: folder)
+    vllm = SimpleNamespace(LLM=lambda *_, dtype, **__: sys.exit(dtype))
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    with pytest.raises(SystemExit, match=dtype):
+        training_rows.main(tmp_path / "rows.jsonl")

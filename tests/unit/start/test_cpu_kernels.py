@@ -132,13 +132,3 @@ def test_what_cannot_be_asked_fails_no_start(raised, monkeypatch):
     loaded = LoadedKernels()
     assert loaded.bf16
     assert loaded.exact_int8
-
-
-@pytest.mark.parametrize("lacks", [True, False])
-def test_the_demo_serves_in_a_dtype_that_has_a_kernel(lacks, monkeypatch):
-    from examples.demo.__main__ import choose_dtype
-
-    for instructions in ("avx512_bf16", "amx_tile"):
-        monkeypatch.setattr(f"torch.cpu._is_{instructions}_supported", lambda: not lacks)
-    monkeypatch.setattr("examples.demo.__main__.has_gpu", lambda: False)
-    assert choose_dtype() == ("float32" if lacks else "bfloat16")
