@@ -76,12 +76,8 @@ def run_child(module: str, job: Any, *, environment: dict[str, str], timeout_s: 
         EngineFailedError: the process ended with an error, without a result, or not in time.
     """
     with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-        command = {
-            "do": "run",
-            "job": json.loads(json.dumps(job, default=str)),
-            "log": log.name,
-            "timeout_s": timeout_s,
-        }
+        command = {"do": "run", "log": log.name, "timeout_s": timeout_s}
+        command["job"] = json.loads(json.dumps(job, default=str))
         try:
             result = _warm_process(module, environment).ask(command)
         except ProcessFailedError as error:

@@ -19,18 +19,14 @@ from typing import Any, ClassVar, TextIO
 from vllm_eagle_ext.measure.engine.process import main
 
 # Most of what an engine imports.
-_OF_ENGINES = (
-    "vllm.entrypoints.llm",
-    "vllm.v1.worker.cpu_worker",
-    "vllm.model_executor.models.qwen3_next",
-)
+_MODULES = ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3_next")
 
 
 class Forks:
     COMMANDS: ClassVar[tuple[str, ...]] = ("run",)
 
     def __init__(self, arguments: dict[str, Any], *_: Any) -> None:
-        for name in _OF_ENGINES:
+        for name in _MODULES:
             importlib.import_module(name)
         self._module = importlib.import_module(f"tests.support.{arguments['module']}")
         gc.collect()

@@ -85,7 +85,8 @@ def contradictions(
         )
 
 
-Check = Callable[..., Iterable[Problem]]
+Problems = Iterable[Problem]
+Check = Callable[..., Problems]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from tests.support.toy_family.names import DRAFTERS
 from vllm_eagle_ext.draft.draft_config import DraftConfig
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.draft.spec import Case, DraftSpec, Expected, KeyEffect
 from vllm_eagle_ext.families.eagle3.family import NATIVE
 
@@ -15,7 +14,7 @@ SCALE = "feature_scale"
 
 
 @rule(Severity.ERROR)
-def feature_scale_is_positive(case: Case) -> Iterable[Problem]:
+def feature_scale_is_positive(case: Case) -> Problems:
     """`feature_scale` is a number above 0."""
     scale = case.flat.get(SCALE)
     if not isinstance(scale, float) or scale <= 0:

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.findings import (
     AS_TRAINED,
     Problem,
+    Problems,
     Severity,
     contradictions,
     key_problem,
@@ -17,7 +16,7 @@ from vllm_eagle_ext.draft.spec import Case
 
 
 @rule(Severity.ERROR, can_run=True, of="block")
-def k_is_within_the_block(case: Case) -> Iterable[Problem]:
+def k_is_within_the_block(case: Case) -> Problems:
     """K is below the block size; DSpark may equal it.
 
     The first position of a block holds the last sampled token, unless the draft samples from it.
@@ -36,7 +35,7 @@ def k_is_within_the_block(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="block")
-def block_size_is_stated(case: Case) -> Iterable[Problem]:
+def block_size_is_stated(case: Case) -> Problems:
     """`block_size` is stated."""
     if case.spec.block_size is None:
         yield key_problem(
@@ -49,7 +48,7 @@ def block_size_is_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="block")
-def block_size_is_consistent(case: Case) -> Iterable[Problem]:
+def block_size_is_consistent(case: Case) -> Problems:
     """`block_size` has one value everywhere, at least 2."""
     config = case.config
     places = {
@@ -66,7 +65,7 @@ def block_size_is_consistent(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="parallel")
-def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
+def mask_token_is_in_the_vocabulary(case: Case) -> Problems:
     """`mask_token_id` is stated and in the vocabulary."""
     token, size = case.spec.mask_token_id, case.target.rows
     if case.spec.embeddings == "own":
@@ -88,7 +87,7 @@ def mask_token_is_in_the_vocabulary(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="block")
-def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
+def mask_token_is_unambiguous(case: Case) -> Problems:
     """`mask_token_id` has one value everywhere."""
     config = case.config
     places = {
@@ -100,7 +99,7 @@ def mask_token_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dflash")
-def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
+def anchor_is_not_sampled(case: Case) -> Problems:
     """DFlash: `sample_from_anchor` is unset."""
     if case.config.sample_from_anchor or case.config.block_config.sample_from_anchor:
         yield key_problem(
@@ -112,7 +111,7 @@ def anchor_is_not_sampled(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="block")
-def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
+def dflash_reads_aux_states(case: Case) -> Problems:
     """`use_aux_hidden_state` is not false."""
     flags = (case.config.use_aux_hidden_state, case.config.block_config.use_aux_hidden_state)
     if False in flags:
@@ -126,7 +125,7 @@ def dflash_reads_aux_states(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="block")
-def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
+def final_state_is_not_normed(case: Case) -> Problems:
     """No aux layer is the target's final state. Some trainers take it normalised."""
     n = case.target.num_layers
     if n in case.spec.aux_layers.layer_ids:
@@ -140,7 +139,7 @@ def final_state_is_not_normed(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="parallel_drafting")
-def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
+def parallel_drafting_is_asked_for(case: Case) -> Problems:
     """P-EAGLE needs `parallel_drafting`."""
     if case.request.parallel_drafting is False:
         yield Problem(
@@ -152,7 +151,7 @@ def parallel_drafting_is_asked_for(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="block")
-def embedding_scale_is_stated(case: Case) -> Iterable[Problem]:
+def embedding_scale_is_stated(case: Case) -> Problems:
     """`input_embedding_scale` exists for Gemma, Granite, MiniCPM.
 
     vLLM shares the target's table, and multiplies only in the target's class. z-lab, for one, trains on

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vllm_eagle_ext.draft import registry
 from vllm_eagle_ext.draft.draft_config import format_of, published_architecture
 from vllm_eagle_ext.draft.draft_files import DraftFiles
-from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, key_problem, rule
 from vllm_eagle_ext.draft.foreign_drafts import (
     ANOTHER,
     EAGLE_1,
@@ -90,19 +90,19 @@ def _prefixes() -> dict[str, str]:
 
 # `inspection` applies these three to what it found out.
 @rule(Severity.ERROR)
-def config_is_well_formed(wrong_values: Sequence[Problem]) -> Iterable[Problem]:
+def config_is_well_formed(wrong_values: Sequence[Problem]) -> Problems:
     """Sizes are there, valid and consistent."""
     return wrong_values
 
 
 @rule(Severity.ERROR)
-def aux_layer_ids_exist(wrong_ids: Sequence[Problem]) -> Iterable[Problem]:
+def aux_layer_ids_exist(wrong_ids: Sequence[Problem]) -> Problems:
     """Aux layer ids name different layers of the target."""
     return wrong_ids
 
 
 @rule(Severity.ERROR)
-def target_is_the_drafts_own(model: str, signs: Sequence[str]) -> Iterable[Problem]:
+def target_is_the_drafts_own(model: str, signs: Sequence[str]) -> Problems:
     """At most one of hidden size, vocabulary and depth differs from the target's.
 
     Where a start would go on, `strict: false` makes it a warning.
@@ -118,7 +118,7 @@ def target_is_the_drafts_own(model: str, signs: Sequence[str]) -> Iterable[Probl
 
 
 @rule(Severity.ERROR)
-def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
+def speculators_type_is_named(draft: DraftClaim) -> Problems:
     """A config with `speculators_config` has `speculators_model_type`."""
     if draft.speculators_type is None and format_of(draft.files.config) == "speculators":
         *others, last = dict.fromkeys(type_ for type_, _ in registry.speculators())
@@ -131,7 +131,7 @@ def speculators_type_is_named(draft: DraftClaim) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def architecture_is_served(draft: DraftClaim) -> Iterable[Problem]:
+def architecture_is_served(draft: DraftClaim) -> Problems:
     """`architectures` names one that a drafter serves."""
     if draft.is_misnamed_eagle_1:
         allowed = "what its tensors are"
@@ -177,7 +177,7 @@ def _why_not_this_name(name: str, files: DraftFiles) -> str:
 
 
 @rule(Severity.ERROR)
-def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
+def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Problems:
     """Outside DeepSeek-V4 `DSparkDraftModel` needs `model_type: "qwen3"`."""
     model_type = draft.files.config.get("model_type")
     is_named_so = draft.architecture == IN_THE_TARGET and draft.speculators_type is None
@@ -192,7 +192,7 @@ def dspark_is_no_part_of_the_target(draft: DraftClaim) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
+def model_type_is_readable(draft: DraftClaim) -> Problems:
     """`model_type` is none of DeepSeek's."""
     model_type = draft.files.config.get("model_type")
     if draft.speculators_type is not None and model_type in (None, "speculators"):
@@ -208,7 +208,7 @@ def model_type_is_readable(draft: DraftClaim) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
+def method_fits_the_architecture(draft: DraftClaim) -> Problems:
     """`method` is that of the draft's architecture."""
     wanted, given = draft.drafter and draft.drafter.method, draft.request.method
     if wanted is None or given is None or given == wanted or draft.is_misnamed_eagle_1:
@@ -224,7 +224,7 @@ def method_fits_the_architecture(draft: DraftClaim) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Iterable[Problem]:
+def draft_vocabulary_has_a_drafter(draft: DraftClaim) -> Problems:
     """The option `draft_vocabulary` is for drafts that this package serves."""
     if draft.is_passed_through and draft.request.options.draft_vocabulary is not None:
         yield Problem(

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.attention import ROWS, SEPARATE_GATES
-from vllm_eagle_ext.draft.findings import BELONGS, Problem, Severity, contradictions, key_problem, rule
+from vllm_eagle_ext.draft.findings import (
+    BELONGS,
+    Problem,
+    Problems,
+    Severity,
+    contradictions,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.spec import Case
@@ -22,7 +28,7 @@ _WITHOUT_ROWS = (
 
 
 @rule(Severity.ERROR)
-def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
+def gate_matches_its_flag(case: Case) -> Problems:
     """`attn_output_gate` fits the weights. It may be left out."""
     is_gated, gate = case.config.attn_output_gate, case.spec.gate
     if is_gated is not None and is_gated != (gate is not None):
@@ -37,7 +43,7 @@ def gate_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
+def gate_has_the_heads_rows(case: Case) -> Problems:
     """A gate has rows per element or head. Another would be dropped."""
     heads = case.spec.heads
     for name, header in case.files.tensors.items():
@@ -55,7 +61,7 @@ def gate_has_the_heads_rows(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
+def gate_layout_is_stated(case: Case) -> Problems:
     """The layout of a gate in `q_proj` is stated; interleaved is assumed. Shapes cannot tell."""
     gate = case.spec.gate
     if gate and gate.module == "q_proj" and gate.is_assumed:
@@ -70,7 +76,7 @@ def gate_layout_is_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def gate_layouts_agree(case: Case) -> Iterable[Problem]:
+def gate_layouts_agree(case: Case) -> Problems:
     """`gate_layout` has one value everywhere."""
     nested = case.config.eagle_config.gate_layout if case.config.eagle_config else None
     yield from contradictions(
@@ -82,7 +88,7 @@ def gate_layouts_agree(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def gated_rows_can_be_moved(case: Case) -> Iterable[Problem]:
+def gated_rows_can_be_moved(case: Case) -> Problems:
     """Scales can move with gate rows. These are rearranged as they load."""
     gate, heads = case.spec.gate, case.spec.heads
     if gate is None:

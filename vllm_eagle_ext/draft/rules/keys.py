@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft.draft_config import DFlashConfig, DraftConfig
-from vllm_eagle_ext.draft.findings import AS_TRAINED, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import AS_TRAINED, Problems, Severity, key_problem, rule
 from vllm_eagle_ext.draft.layer_ids import ANGELSLIM_KEY, IDS_KEY, OUTPUT_IDS_KEY
 from vllm_eagle_ext.draft.registry import config_blocks, own_keys
 from vllm_eagle_ext.draft.rope_config import COMPUTED_KINDS, rope_block
@@ -107,7 +107,7 @@ def unknown_keys(flat: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 @rule(Severity.ERROR, can_run=True)
-def keys_are_computed(case: Case) -> Iterable[Problem]:
+def keys_are_computed(case: Case) -> Problems:
     """A drafter computes every key. vLLM's ignore what they do not know."""
     own = case.spec.family.own_keys
     of_others = {key: effect for key, effect in own_keys().items() if key not in own}
@@ -131,7 +131,7 @@ def keys_are_computed(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def rope_is_computed(case: Case) -> Iterable[Problem]:
+def rope_is_computed(case: Case) -> Problems:
     """vLLM computes the rope."""
     if case.spec.rope.kind not in COMPUTED_KINDS:
         yield key_problem(
@@ -154,7 +154,7 @@ def rope_is_computed(case: Case) -> Iterable[Problem]:
     yield from _rotated_in_parts(case, block)
 
 
-def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]:
+def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Problems:
     """Find lists of rope that have not a number for each rotated pair of channels, as vLLM's have."""
     width = case.config.qk_rope_head_dim or int(case.spec.heads.dim * case.spec.rope.partial)
     sections = block.get("mrope_section")
@@ -177,7 +177,7 @@ def _rotated_in_parts(case: Case, block: Mapping[str, Any]) -> Iterable[Problem]
 
 
 @rule(Severity.WARNING)
-def mathematical_keys_are_known(case: Case) -> Iterable[Problem]:
+def mathematical_keys_are_known(case: Case) -> Problems:
     """No unknown key looks mathematical."""
     for place, value in unknown_keys(case.flat):
         yield key_problem(

@@ -5,10 +5,8 @@ that they were published without.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION
-from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, key_problem, rule
 from vllm_eagle_ext.draft.layer_ids import LIST_LAYERS, default_layer_ids
 from vllm_eagle_ext.draft.spec import Case
 
@@ -20,7 +18,7 @@ def _refused(value: object, allowed: str, remedy: str = _LEAVE) -> Problem:
 
 
 @rule(Severity.ERROR)
-def draft_window_is_computed(case: Case) -> Iterable[Problem]:
+def draft_window_is_computed(case: Case) -> Problems:
     """The option `draft_window` excludes MLA, vLLM's classes, mixed causality and other windows."""
     window, spec = case.request.options.draft_window, case.spec
     if window is None:
@@ -47,7 +45,7 @@ def draft_window_is_computed(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
+def draft_window_holds_a_step(case: Case) -> Problems:
     """`draft_window` exceeds 1 + K."""
     window, k = case.spec.draft_window, case.request.k
     if window is not None and k is not None and window <= k + 1:
@@ -57,7 +55,7 @@ def draft_window_holds_a_step(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def draft_window_is_used(case: Case) -> Iterable[Problem]:
+def draft_window_is_used(case: Case) -> Problems:
     """`draft_window` changes a layer."""
     option, spec = case.request.options.draft_window, case.spec
     if option is None or spec.draft_window is not None:
@@ -72,7 +70,7 @@ def draft_window_is_used(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="eagle3")
-def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
+def aux_layers_are_stated(case: Case) -> Problems:
     """The config names the aux layers."""
     layers = case.spec.aux_layers
     if layers.published_ids is None and layers.layer_ids and "option" not in layers.rule:
@@ -85,7 +83,7 @@ def aux_layers_are_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="eagle3")
-def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
+def aux_layer_ids_may_be_inputs(case: Case) -> Problems:
     """Nested aux layer ids, read as outputs, differ from EAGLE-3's default inputs."""
     layers = case.spec.aux_layers
     default = default_layer_ids(case.target.num_layers)
@@ -100,7 +98,7 @@ def aux_layer_ids_may_be_inputs(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
+def aux_order_is_unambiguous(case: Case) -> Problems:
     """Aux layer ids ascend, or the order of `fc` is known. Trainers differ under the same key."""
     layers = case.spec.aux_layers
     blocks = layers.blocks
@@ -122,7 +120,7 @@ def aux_order_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def aux_count_is_consistent(case: Case) -> Iterable[Problem]:
+def aux_count_is_consistent(case: Case) -> Problems:
     """`num_aux_hidden_states` and `num_aux_layers` count the aux layers."""
     count = len(case.spec.aux_layers.layer_ids)
     for key in ("num_aux_hidden_states", "num_aux_layers"):

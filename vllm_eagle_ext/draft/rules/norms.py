@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.draft_config import read_flag
-from vllm_eagle_ext.draft.findings import BELONGS, WHICH_ONE, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import (
+    BELONGS,
+    WHICH_ONE,
+    Problem,
+    Problems,
+    Severity,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.spec import Case
 
 
 @rule(Severity.ERROR, can_run=True, of="eagle3")
-def flags_agree(case: Case) -> Iterable[Problem]:
+def flags_agree(case: Case) -> Problems:
     """A flag has one value everywhere."""
     flags = {**case.spec.flags, "use_aux_hidden_state": read_flag(case.flat, "use_aux_hidden_state")}
     for name, flag in flags.items():
@@ -25,7 +31,7 @@ def flags_agree(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, can_run=True, of="eagle3")
-def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
+def one_kind_of_input_norm(case: Case) -> Problems:
     """`fc_norm` excludes `norm_before_fc`. vLLM would apply both; no draft is trained so."""
     if case.spec.fc_norm and case.spec.norm_before_fc:
         yield key_problem(
@@ -37,7 +43,7 @@ def one_kind_of_input_norm(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="latent attention")
-def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
+def mla_has_no_norm_before_fc(case: Case) -> Problems:
     """MLA excludes `norm_before_fc`. vLLM's DeepSeek drafter ignores the flag."""
     if case.spec.norm_before_fc:
         yield key_problem(
@@ -49,7 +55,7 @@ def mla_has_no_norm_before_fc(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="eagle3")
-def norms_need_aux_states(case: Case) -> Iterable[Problem]:
+def norms_need_aux_states(case: Case) -> Problems:
     """Norms before `fc` need `fc`."""
     norms = [name for name in ("fc_norm", "norm_before_fc") if case.spec.flags[name]]
     if norms and not case.spec.fuses_aux_states:
@@ -62,7 +68,7 @@ def norms_need_aux_states(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="eagle3")
-def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
+def fc_norms_match_their_flag(case: Case) -> Problems:
     """Each aux layer has `fc_norm.k` with the flag, none without."""
     if not case.has_tensors:
         return
@@ -80,7 +86,7 @@ def fc_norms_match_their_flag(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="eagle3")
-def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
+def input_norm_matches_its_flag(case: Case) -> Problems:
     """`input_norm` exists exactly with `norm_before_fc`. vLLM drops it, or leaves it at ones."""
     present = "input_norm.weight" in case.files.tensors
     if case.has_tensors and present != case.spec.norm_before_fc.value:
@@ -93,7 +99,7 @@ def input_norm_matches_its_flag(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="autoregressive")
-def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
+def norm_output_is_unambiguous(case: Case) -> Problems:
     """`norm_output` equals `fc_norm`; no old SpecForge wrote it.
 
     speculators' flag says what is fed back, SpecForge's since September 2026. Before, true was the norm
@@ -122,7 +128,7 @@ def norm_output_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="autoregressive")
-def head_is_normed(case: Case) -> Iterable[Problem]:
+def head_is_normed(case: Case) -> Problems:
     """No old SpecForge wrote `norm_output: false`."""
     flag = case.spec.norm_output
     if flag.places and not flag.places[0][1] and may_be_of_older_specforge(case):
@@ -159,7 +165,7 @@ def may_be_of_older_specforge(case: Case) -> bool:
 
 
 @rule(Severity.WARNING, of="eagle3")
-def norm_before_residual_is_stated(case: Case) -> Iterable[Problem]:
+def norm_before_residual_is_stated(case: Case) -> Problems:
     """speculators drafts state `norm_before_residual`."""
     if case.spec.format == "speculators" and not case.spec.norm_before_residual.places:
         yield key_problem(

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from vllm_eagle_ext.draft.findings import AS_TRAINED, ITS_TARGET, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import (
+    AS_TRAINED,
+    ITS_TARGET,
+    Problem,
+    Problems,
+    Severity,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import count_tokens
 
@@ -14,7 +20,7 @@ MOST_POSITIONS = 2**22
 
 
 @rule(Severity.ERROR)
-def target_width_fits(case: Case) -> Iterable[Problem]:
+def target_width_fits(case: Case) -> Problems:
     """The draft reads the target's width. Without `target_hidden_size` it is the draft's own."""
     key = "target_hidden_size"
     size = case.config.target_hidden_size
@@ -44,7 +50,7 @@ def _fc_is_of_the_targets_width(case: Case) -> bool:
 
 
 @rule(Severity.ERROR, can_run=True)
-def target_depth_fits(case: Case) -> Iterable[Problem]:
+def target_depth_fits(case: Case) -> Problems:
     """`num_target_layers` is the target's depth, or TorchSpec's count of aux layers."""
     n, captured = case.target.num_layers, len(case.spec.aux_layers.layer_ids)
     for key, allowed in (("num_target_layers", (n, captured)), ("target_num_hidden_layers", (n,))):
@@ -71,7 +77,7 @@ def _is_padding(case: Case) -> bool:
 
 
 @rule(Severity.ERROR, can_run=True)
-def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
+def narrow_vocabulary_is_padded(case: Case) -> Problems:
     """A `vocab_size` below the rows of the target's tables leaves out only padding."""
     known, tokens = case.target.vocab_size, count_tokens(case.target.folder)
     if not case.target.padding or _is_padding(case):
@@ -89,7 +95,7 @@ def narrow_vocabulary_is_padded(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def padding_is_the_targets(case: Case) -> Iterable[Problem]:
+def padding_is_the_targets(case: Case) -> Problems:
     """The target has no padding, or the draft shares its tables."""
     # A rule refuses other padding, and that of a second head.
     refused = case.spec.drafter.uses_vllm_class and not case.is_reduced
@@ -105,7 +111,7 @@ def padding_is_the_targets(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="eagle3")
-def eagle3_is_causal(case: Case) -> Iterable[Problem]:
+def eagle3_is_causal(case: Case) -> Problems:
     """`is_causal` is not false. vLLM's layer would attend to rows that are not there yet."""
     if case.config.is_causal is False:
         yield key_problem(
@@ -118,7 +124,7 @@ def eagle3_is_causal(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def rope_is_stated(case: Case) -> Iterable[Problem]:
+def rope_is_stated(case: Case) -> Problems:
     """`rope_theta` is stated."""
     if case.spec.rope.theta is None:
         theta = case.spec.drafter.backbone.rope_theta
@@ -131,7 +137,7 @@ def rope_is_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
+def rope_table_is_bounded(case: Case) -> Problems:
     """Positions are at most 2^22, or the target's. vLLM's rope has a row for each."""
     lengths = (MOST_POSITIONS, case.target.max_position_embeddings, case.request.max_model_len)
     most = max(length for length in lengths if length is not None)
@@ -150,7 +156,7 @@ def rope_table_is_bounded(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def rope_table_holds_drafted_texts(case: Case) -> Iterable[Problem]:
+def rope_table_holds_drafted_texts(case: Case) -> Problems:
     """vLLM's rope table reaches as far as it drafts: `max_model_len` with V2 of 0.32 or a window."""
     request, table, longest = case.request, case.rope_table, case.request.max_model_len
     if table is None or longest is None:
@@ -172,7 +178,7 @@ def rope_table_holds_drafted_texts(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def rope_matches_the_target(case: Case) -> Iterable[Problem]:
+def rope_matches_the_target(case: Case) -> Problems:
     """The rope is the target's. Some drafts are trained with another; most are not."""
     draft, target = case.spec.rope, case.target.rope
     if draft.theta is None or target.theta is None:
@@ -187,7 +193,7 @@ def rope_matches_the_target(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
+def trainer_rotates_the_same_part(case: Case) -> Problems:
     """A speculators draft has no `partial_rotary_factor` below 1. Its trainer ignores the key."""
     partial = case.spec.rope.partial
     if case.spec.format == "speculators" and partial < 1:
@@ -202,7 +208,7 @@ def trainer_rotates_the_same_part(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def heads_divide(case: Case) -> Iterable[Problem]:
+def heads_divide(case: Case) -> Problems:
     """`num_key_value_heads` divides `num_attention_heads`."""
     heads = case.spec.heads
     if heads.query % heads.kv:
@@ -215,7 +221,7 @@ def heads_divide(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def windows_are_stated(case: Case) -> Iterable[Problem]:
+def windows_are_stated(case: Case) -> Problems:
     """Sliding layers have a `sliding_window`."""
     types = case.config.layer_types
     slides = [kind == "sliding_attention" for kind in types or ()]

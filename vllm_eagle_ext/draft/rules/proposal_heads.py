@@ -5,12 +5,11 @@ about their files, as vLLM's own classes load these, and convert and refuse noth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.draft_config import ProposalHeads
 from vllm_eagle_ext.draft.findings import (
     AS_TRAINED,
     Problem,
+    Problems,
     Severity,
     contradictions,
     key_problem,
@@ -31,14 +30,14 @@ _MARKOV, _GATHERED = "markov_head.markov_w2", "W4A16_NVFP4"
 
 
 @rule(Severity.ERROR, of="second head")
-def heads_are_unambiguous(case: Case) -> Iterable[Problem]:
+def heads_are_unambiguous(case: Case) -> Problems:
     """DFlash2, DSpark: the second head's sizes agree. vLLM's classes read one place each."""
     for key in ProposalHeads.model_fields:
         yield from contradictions(case.config.heads_stated(key), "the same value everywhere")
 
 
 @rule(Severity.ERROR, of="dflash2")
-def selector_is_stated(case: Case) -> Iterable[Problem]:
+def selector_is_stated(case: Case) -> Problems:
     """DFlash2: the selector's sizes exist; the group divides the width."""
     width = case.spec.hidden_size
     for key in SELECTOR:
@@ -62,7 +61,7 @@ def selector_is_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="second head")
-def target_is_not_padded(case: Case) -> Iterable[Problem]:
+def target_is_not_padded(case: Case) -> Problems:
     """DFlash2, DSpark: the target has no padding, or the vocabulary is reduced."""
     if case.target.padding and not case.is_reduced:
         yield key_problem(
@@ -75,7 +74,7 @@ def target_is_not_padded(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dflash2")
-def selector_knows_every_token(case: Case) -> Iterable[Problem]:
+def selector_knows_every_token(case: Case) -> Problems:
     """DFlash2: the vocabulary is whole. Codebooks are read without `d2t`."""
     if case.is_reduced:
         yield key_problem(
@@ -88,7 +87,7 @@ def selector_knows_every_token(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dspark")
-def markov_head_is_computed(case: Case) -> Iterable[Problem]:
+def markov_head_is_computed(case: Case) -> Problems:
     """DSpark: `markov_rank` exists; the head is vanilla."""
     rank, kind = case.config.of_heads("markov_rank"), case.config.of_heads("markov_head_type")
     if not rank:
@@ -107,7 +106,7 @@ def markov_head_is_computed(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dspark")
-def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
+def markov_candidates_are_plain(case: Case) -> Problems:
     """DSpark: `dspark_draft_topk` needs a plain `markov_w2`."""
     most = case.config.dspark_draft_topk
     quantised = _MARKOV in quantised_weights(case.files.tensors)
@@ -124,7 +123,7 @@ def markov_candidates_are_plain(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dspark")
-def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
+def confidence_head_is_whole(case: Case) -> Problems:
     """DSpark: the confidence head has both tensors, or neither."""
     parts = [f"{CONFIDENCE}.{part}" for part in ("weight", "bias")]
     missing = [name for name in parts if name not in case.files.tensors]
@@ -136,7 +135,7 @@ def confidence_head_is_whole(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="dspark")
-def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
+def anchor_is_unambiguous(case: Case) -> Problems:
     """DSpark: `sample_from_anchor` and `dspark_bonus_anchor` agree."""
     config = case.config
     bonus = config.dspark_bonus_anchor
@@ -149,7 +148,7 @@ def anchor_is_unambiguous(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="dspark")
-def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
+def vocabulary_is_widened(case: Case) -> Problems:
     """DSpark: no embeddings exceed the target's tokens."""
     if is_widened(case):
         yield key_problem(
@@ -162,7 +161,7 @@ def vocabulary_is_widened(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="second head")
-def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
+def names_are_as_vllm_reads_them(case: Case) -> Problems:
     """DFlash2, DSpark: tensor names lack `model.`; a map is `d2t`."""
     wrong = [
         header.published
@@ -182,7 +181,7 @@ def names_are_as_vllm_reads_them(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="second head")
-def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
+def fc_is_in_the_order_of_the_layers(case: Case) -> Problems:
     """DFlash2, DSpark: aux layer ids ascend."""
     layers = case.spec.aux_layers
     if layers.is_reordered:
@@ -197,7 +196,7 @@ def fc_is_in_the_order_of_the_layers(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="second head")
-def d2t_is_as_vllm_reads_it(case: Case) -> Iterable[Problem]:
+def d2t_is_as_vllm_reads_it(case: Case) -> Problems:
     """DFlash2, DSpark: `d2t` holds offsets; whole vocabularies omit it."""
     if "d2t" not in case.files.tensors:
         return

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, key_problem, rule
 from vllm_eagle_ext.draft.quantisation import (
     AS_EXPORTED,
     FLOATS,
@@ -33,7 +33,7 @@ _LISTS = ("ignore", "exclude_modules", "ignored_layers", "modules_to_not_convert
 
 
 @rule(Severity.ERROR)
-def quantisation_is_well_formed(case: Case) -> Iterable[Problem]:
+def quantisation_is_well_formed(case: Case) -> Problems:
     """`quantization_config` names modules, by patterns that vLLM can match at once."""
     config = case.config.quantization_config
     if config is None:
@@ -79,7 +79,7 @@ def _unnamed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 
 @rule(Severity.ERROR)
-def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
+def quantised_weights_are_there(case: Case) -> Problems:
     """`quantization_config` needs quantised weights."""
     if case.spec.quantisation and case.has_tensors and not quantised_weights(case.files.tensors):
         yield key_problem(
@@ -91,7 +91,7 @@ def quantised_weights_are_there(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
+def quantised_weights_fit_their_method(case: Case) -> Problems:
     """`fp8` weights are eight-bit floats."""
     allowed = _WEIGHT_DTYPES.get(case.spec.quantisation or "")
     for module, suffix in quantised_weights(case.files.tensors).items():
@@ -107,7 +107,7 @@ def quantised_weights_fit_their_method(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
+def quantised_weights_have_scales(case: Case) -> Problems:
     """Quantised weights have scales. vLLM leaves a missing one as it was allocated."""
     if modules := without_scales(case.files.tensors):
         yield Problem(
@@ -119,7 +119,7 @@ def quantised_weights_have_scales(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def scales_are_numbers(case: Case) -> Iterable[Problem]:
+def scales_are_numbers(case: Case) -> Problems:
     """Scales are floats, of eight bits only for small groups (NVFP4, MXFP8)."""
     grouped = {
         module
@@ -140,7 +140,7 @@ def scales_are_numbers(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
+def scales_fit_their_weights(case: Case) -> Problems:
     """Scales are one for the tensor, one per row, or one per block of rows."""
     for module, suffix in quantised_weights(case.files.tensors).items():
         rows = case.files.tensors[module + suffix].shape[:1]
@@ -159,7 +159,7 @@ def scales_fit_their_weights(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def fused_parts_agree(case: Case) -> Iterable[Problem]:
+def fused_parts_agree(case: Case) -> Problems:
     """q, k and v are quantised alike, as are gate and up. vLLM makes one module of them."""
     if case.spec.quantisation is None:
         return
@@ -173,7 +173,7 @@ def fused_parts_agree(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def gptq_settings_are_shared(case: Case) -> Iterable[Problem]:
+def gptq_settings_are_shared(case: Case) -> Problems:
     """GPTQ's `dynamic` only leaves modules out. Its patterns fit other names than vLLM's."""
     config = case.config.quantization_config or {}
     rules = config.get(GPTQ_RULES) or {}
@@ -193,7 +193,7 @@ def gptq_settings_are_shared(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def qweights_fit(case: Case) -> Iterable[Problem]:
+def qweights_fit(case: Case) -> Problems:
     """Scales of AWQ and GPTQ, [groups, rows], follow config.json."""
     table = case.expected
     shared = (case.config.quantization_config or {}).get("group_size")
@@ -215,7 +215,7 @@ def qweights_fit(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
+def quantised_fc_is_in_order(case: Case) -> Problems:
     """A quantised `fc` needs ascending aux layer ids."""
     if case.spec.aux_layers.is_reordered and "fc" in quantised_weights(case.files.tensors):
         yield Problem(
@@ -227,7 +227,7 @@ def quantised_fc_is_in_order(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def plain_parts_are_plain(case: Case) -> Iterable[Problem]:
+def plain_parts_are_plain(case: Case) -> Problems:
     """Modules that vLLM builds plain, such as `embed_tokens`, have plain tensors."""
     if case.spec.quantisation is None and not case.spec.drafter.uses_vllm_class:
         return

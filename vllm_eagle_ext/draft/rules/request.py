@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from vllm_eagle_ext.draft.attention import can_have_a_window
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.draft.spec import Case, DraftSpec, Runner
 
 MOST_USEFUL_K = 10  # of an EAGLE-3 head: at 80 % accepted each, the tenth comes in one step of nine
@@ -14,7 +12,7 @@ MOST_K = 64  # of such a draft: at 95 % accepted each, position 64 is reached in
 
 
 @rule(Severity.WARNING)
-def trained_length_covers_max_model_len(case: Case) -> Iterable[Problem]:
+def trained_length_covers_max_model_len(case: Case) -> Problems:
     """The draft's positions cover `max_model_len`, or its windows do not pass them."""
     wanted = case.request.max_model_len
     if (trained := passed_positions(case.spec, wanted)) is None:
@@ -46,7 +44,7 @@ _COMPARE = (
 
 
 @rule(Severity.ERROR)
-def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
+def k_leaves_room_in_the_context(case: Case) -> Problems:
     """1 + K is below `max_model_len`."""
     k, room = case.request.k, case.request.max_model_len or case.target.max_position_embeddings
     if k is not None and room is not None and 0 < room <= k + 1:  # vLLM reports other lengths
@@ -61,7 +59,7 @@ def k_leaves_room_in_the_context(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, can_run=True)
-def k_can_pay(case: Case) -> Iterable[Problem]:
+def k_can_pay(case: Case) -> Problems:
     """K is at most 64, but for drafts in one pass."""
     k, family = case.request.k, case.spec.family
     in_one_pass = family.fills_a_block or family.asks_for_parallel_drafting
@@ -76,7 +74,7 @@ def k_can_pay(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
+def gate_layout_has_a_gate(case: Case) -> Problems:
     """The option `gate_layout` needs a gate."""
     layout = case.request.options.gate_layout
     if layout is not None and case.spec.gate is None:
@@ -89,7 +87,7 @@ def gate_layout_has_a_gate(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def k_is_within_the_trained_unroll(case: Case) -> Iterable[Problem]:
+def k_is_within_the_trained_unroll(case: Case) -> Problems:
     """K is within the trained unroll, or 10 for EAGLE-3."""
     trained, k, family = case.spec.trained_k, case.request.k, case.spec.family
     of = "the number of tokens the draft was trained to unroll"
@@ -121,7 +119,7 @@ def wanted_runner(
 
 
 @rule(Severity.ERROR)
-def runner_serves_it(case: Case) -> Iterable[Problem]:
+def runner_serves_it(case: Case) -> Problems:
     """vLLM's runner, V1 or V2, supports the draft."""
     request = case.request
     wanted = wanted_runner(
@@ -134,7 +132,7 @@ def runner_serves_it(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.NOTE)
-def runner_is_particular(case: Case) -> Iterable[Problem]:
+def runner_is_particular(case: Case) -> Problems:
     """The runner is known where only one supports the draft."""
     wanted = wanted_runner(case.spec, before_033=case.request.before_033)
     if case.request.runner is None and wanted:

@@ -8,7 +8,15 @@ from typing import Any
 
 from vllm_eagle_ext.draft.attention import SEPARATE_GATES
 from vllm_eagle_ext.draft.expected_tensors import belongs_to_quantised
-from vllm_eagle_ext.draft.findings import AS_TRAINED, BELONGS, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import (
+    AS_TRAINED,
+    BELONGS,
+    Problem,
+    Problems,
+    Severity,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.foreign_drafts import ANOTHER, foreign_part, name_edit, own_architecture
 from vllm_eagle_ext.draft.quantisation import FLOATS, quantised_weights
 from vllm_eagle_ext.draft.read_spec import layers_in
@@ -31,7 +39,7 @@ def _present(case: Case, name: str) -> bool:
 
 
 @rule(Severity.ERROR, of="eagle3")
-def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
+def draft_is_no_plain_model(case: Case) -> Problems:
     """An EAGLE-3 draft of several layers has `fc` or `hidden_norm`. A plain model has neither."""
     layers = case.config.num_hidden_layers
     marks = ("fc.weight", "layers.0.hidden_norm.weight")
@@ -49,7 +57,7 @@ def draft_is_no_plain_model(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def tensors_are_complete(case: Case) -> Iterable[Problem]:
+def tensors_are_complete(case: Case) -> Problems:
     """Every tensor is there. vLLM leaves a module without weights uninitialised, silently."""
     if not case.has_tensors:
         return
@@ -70,7 +78,7 @@ def tensors_are_complete(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, of="eagle3")
-def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
+def depth_is_the_drafts_own(case: Case) -> Problems:
     """`num_hidden_layers` counts the draft's layers."""
     depth = case.files.config.get("num_hidden_layers")
     types = ', "layer_types": ["full_attention"]' * ("layer_types" in case.files.config)
@@ -85,7 +93,7 @@ def depth_is_the_drafts_own(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, can_run=True)
-def tensors_are_expected(case: Case) -> Iterable[Problem]:
+def tensors_are_expected(case: Case) -> Problems:
     """The drafter uses every weight and bias. vLLM drops unknown biases silently."""
     table = case.expected
     # Those have rules that say more.
@@ -115,7 +123,7 @@ def _listing(names: list[str]) -> str:
 
 
 @rule(Severity.ERROR)
-def tensor_shapes_fit(case: Case) -> Iterable[Problem]:
+def tensor_shapes_fit(case: Case) -> Problems:
     """Shapes follow config.json."""
     apart = ("fc.", "d2t", "t2d")
     parts = "qkv" if case.spec.drafter.backbone.has_kv_heads else ""
@@ -141,7 +149,7 @@ def _is_packed(case: Case, name: str) -> bool:
 
 
 @rule(Severity.ERROR)
-def attention_is_not_narrowed(case: Case) -> Iterable[Problem]:
+def attention_is_not_narrowed(case: Case) -> Problems:
     """`q_proj`, `k_proj` and `v_proj` have no surplus rows. vLLM drops them silently."""
     if not case.spec.drafter.backbone.has_kv_heads:
         return
@@ -172,7 +180,7 @@ def _rows_allowed(case: Case, wanted: int, *, is_query: bool) -> str:
 
 
 @rule(Severity.ERROR)
-def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
+def tensor_dtypes_fit(case: Case) -> Problems:
     """Dtypes fit, or `quantization_config` exists."""
     quantised = quantised_weights(case.files.tensors)
     for name, expected in case.expected.items():
@@ -189,7 +197,7 @@ def tensor_dtypes_fit(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def weights_are_finite(case: Case) -> Iterable[Problem]:
+def weights_are_finite(case: Case) -> Problems:
     """Norms and biases are finite; with `--weights` all tensors. vLLM's classes look at none."""
     if counts := {name: count for name, count in case.files.non_finite.items() if count}:
         names = [case.files.tensors[name].published for name in counts]
@@ -202,7 +210,7 @@ def weights_are_finite(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
+def fc_reads_every_aux_layer(case: Case) -> Problems:
     """`fc` is as wide as all aux layers."""
     header, spec = case.files.tensors.get("fc.weight"), case.spec
     if header is None or _is_packed(case, "fc.weight"):
@@ -228,7 +236,7 @@ def fc_reads_every_aux_layer(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="fused q, k and v")
-def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
+def bias_is_called_attention_bias(case: Case) -> Problems:
     """`attention_bias` replaces `bias`. vLLM's EAGLE-3 layer does not read `bias` for q, k and v."""
     if case.config.bias and not case.config.attention_bias:
         yield key_problem(
@@ -240,7 +248,7 @@ def bias_is_called_attention_bias(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, of="latent attention")
-def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
+def mla_sizes_are_stated(case: Case) -> Problems:
     """MLA drafts state ranks and head sizes."""
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
         if getattr(case.config, key) is None:
@@ -252,7 +260,7 @@ def mla_sizes_are_stated(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def weights_can_be_checked(case: Case) -> Iterable[Problem]:
+def weights_can_be_checked(case: Case) -> Problems:
     """Weights are safetensors, not `.bin`."""
     if not case.has_tensors:
         yield Problem(

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from vllm_eagle_ext.draft.findings import BELONGS, ITS_TARGET, Problem, Severity, key_problem, rule
+from vllm_eagle_ext.draft.findings import (
+    BELONGS,
+    ITS_TARGET,
+    Problem,
+    Problems,
+    Severity,
+    key_problem,
+    rule,
+)
 from vllm_eagle_ext.draft.read_spec import marked_ids, tensor_integers
 from vllm_eagle_ext.draft.spec import Case
 from vllm_eagle_ext.draft.vocabulary import ascends, compare_tokenizers, is_identity, target_ids
@@ -20,7 +26,7 @@ def is_widened(case: Case) -> bool:
 
 
 @rule(Severity.ERROR)
-def draft_vocabulary_fits(case: Case) -> Iterable[Problem]:
+def draft_vocabulary_fits(case: Case) -> Problems:
     """`vocab_size` is the target's; `draft_vocab_size` is no larger."""
     if is_widened(case):
         return
@@ -52,7 +58,7 @@ def _how_to_fit(case: Case) -> str:
 
 
 @rule(Severity.ERROR)
-def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
+def d2t_present_iff_reduced(case: Case) -> Problems:
     """Reduced vocabularies need `d2t`; whole ones allow only the identity.
 
     Without a map vLLM takes draft ids for target ids. For a whole vocabulary it has no place for one.
@@ -88,7 +94,7 @@ def d2t_present_iff_reduced(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
+def t2d_marks_a_whole_vocabulary(case: Case) -> Problems:
     """A whole vocabulary's `t2d` marks all or nothing. Some trainers never fill it in."""
     header, size = case.files.tensors.get("t2d"), case.target.vocab_size
     if header is None or case.is_reduced:
@@ -106,7 +112,7 @@ def t2d_marks_a_whole_vocabulary(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def d2t_is_a_map(case: Case) -> Iterable[Problem]:
+def d2t_is_a_map(case: Case) -> Problems:
     """`d2t` gives different target ids. vLLM checks nothing: repeated ids leave logits out."""
     header, size = case.files.tensors.get("d2t"), case.spec.vocabulary.size
     if header is None or not case.is_reduced:
@@ -131,7 +137,7 @@ def d2t_is_a_map(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def d2t_ascends(case: Case) -> Iterable[Problem]:
+def d2t_ascends(case: Case) -> Problems:
     """Target ids of `d2t` ascend. In another order the map may be damaged."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     if kind and d2t and not ascends(target_ids(d2t, kind)):
@@ -144,7 +150,7 @@ def d2t_ascends(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, can_run=True)
-def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
+def d2t_agrees_with_t2d(case: Case) -> Problems:
     """`t2d` marks the target ids that `d2t` gives."""
     kind, d2t = case.spec.vocabulary.map_kind, tensor_integers(case.files, "d2t")
     header = case.files.tensors.get("t2d")
@@ -166,7 +172,7 @@ def d2t_agrees_with_t2d(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def head_is_present(case: Case) -> Iterable[Problem]:
+def head_is_present(case: Case) -> Problems:
     """Reduced vocabularies and other widths need `lm_head`. vLLM would cut the target's head."""
     if case.spec.head != "shared":
         return
@@ -188,7 +194,7 @@ def head_is_present(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR)
-def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
+def embeddings_can_be_shared(case: Case) -> Problems:
     """A draft of another width than the target's has its own embeddings."""
     spec = case.spec
     if spec.embeddings == "shared" and spec.hidden_size != spec.target_hidden_size:
@@ -202,7 +208,7 @@ def embeddings_can_be_shared(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
+def shared_parts_are_usual(case: Case) -> Problems:
     """EAGLE-3 drafts bring their head, those of speculators also embeddings. No head is tied."""
     spec, missing = case.spec, []
     is_eagle3 = spec.family.method == "eagle3"
@@ -221,7 +227,7 @@ def shared_parts_are_usual(case: Case) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, can_run=True)
-def tokenizers_agree(case: Case) -> Iterable[Problem]:
+def tokenizers_agree(case: Case) -> Problems:
     """The draft's tokenizer has the target's ids."""
     difference = compare_tokenizers(case.files.folder, case.target.folder)
     if difference:

@@ -7,9 +7,7 @@ every engine whose options leave the package on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from vllm_eagle_ext.draft.findings import Problem, Rule, Severity, rule, rules_in
+from vllm_eagle_ext.draft.findings import Problem, Problems, Rule, Severity, rule, rules_in
 from vllm_eagle_ext.draft.rules import every_rule
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.start.rules import (
@@ -33,13 +31,13 @@ ENGINE_RULES = tuple(
 
 # What ended a start, as `start/vllm_says.py` words it.
 @rule(Severity.ERROR, error=None)
-def vllm_says(problem: Problem) -> Iterable[Problem]:
+def vllm_says(problem: Problem) -> Problems:
     """vLLM and transformers take draft, target and options."""
     yield problem
 
 
 @rule(Severity.ERROR, error=EagleExtError)
-def refused_at_start(problem: Problem) -> Iterable[Problem]:
+def refused_at_start(problem: Problem) -> Problems:
     """No error of this package ends the start unless a rule finds it."""
     yield problem
 

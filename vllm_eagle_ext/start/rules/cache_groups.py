@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft import Case, DraftSpec
 from vllm_eagle_ext.draft.attention import WINDOW_OPTION
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.start.rules.vllm_config import runner_of, schedule_of, text_of
 
@@ -17,7 +17,7 @@ SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 @rule(Severity.ERROR, can_run=True)
-def draft_cache_lies_in_one_group(case: Case, config: Any) -> Iterable[Problem]:
+def draft_cache_lies_in_one_group(case: Case, config: Any) -> Problems:
     """On V1 the draft's layers lie in one KV-cache group.
 
     Layers like the target's full-attention ones are pooled with them, and the pool is cut where it
@@ -50,7 +50,7 @@ def draft_cache_lies_in_one_group(case: Case, config: Any) -> Iterable[Problem]:
     )
 
 
-def _scattered_window(kinds: Counter[str], spec: DraftSpec) -> Iterable[Problem]:
+def _scattered_window(kinds: Counter[str], spec: DraftSpec) -> Problems:
     """Refuse a window for which vLLM would cut the draft's cache. With a window of its own the draft is
     a kind of its own, cut where it outgrows a group."""
     sizes = [*kinds.values(), spec.num_layers]
@@ -79,7 +79,7 @@ def is_cut(full: int, windowed: int) -> bool:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def shorter_drafts_stay_apart(case: Case, config: Any) -> Iterable[Problem]:
+def shorter_drafts_stay_apart(case: Case, config: Any) -> Problems:
     """With `parallel_drafting` V1 drafts 0 or K tokens of EAGLE-3, no number between."""
     speculative, schedule = config.speculative_config, schedule_of(config) or []
     k = speculative.num_speculative_tokens

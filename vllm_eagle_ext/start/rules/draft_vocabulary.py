@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.vocabulary import OPTION
 from vllm_eagle_ext.errors import OptionsError
@@ -21,7 +21,7 @@ FOLLOWED_TRANSFERS = ("nccl", "ipc")
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def rows_can_be_kept(case: Case, config: Any) -> Iterable[Problem]:
+def rows_can_be_kept(case: Case, config: Any) -> Problems:
     """`draft_vocabulary` needs a head of plain rows, and ids of the target's."""
     path, ids, size = case.request.options.draft_vocabulary, case.spec.kept_ids, case.target.vocab_size
     if ids is None:
@@ -72,9 +72,7 @@ def _obstacles_of_engine(case: Case, config: Any) -> Iterator[str]:
 
 
 @rule(Severity.ERROR, error=OptionsError)
-def draft_options_are_followed(
-    config: Any, options: Options, case: Case | None = None
-) -> Iterable[Problem]:
+def draft_options_are_followed(config: Any, options: Options, case: Case | None = None) -> Problems:
     """`draft_vocabulary` and `draft_window` need a draft that this package serves."""
     speculative = config.speculative_config
     names = ("draft_vocabulary", "draft_window") if speculative else ("draft_vocabulary",)

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.draft.registry import methods
 from vllm_eagle_ext.errors import SpeculativeConfigError
 from vllm_eagle_ext.start.rules.vllm_config import runner_of, text_of
@@ -21,7 +21,7 @@ _WHY = {
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
+def pipeline_stages_can_draft(case: Case, config: Any) -> Problems:
     """There is one pipeline stage, or on V2 a draft with its own embeddings."""
     stages, runner = config.parallel_config.pipeline_parallel_size, runner_of(config)
     if stages == 1 or (runner == "v2" and case.spec.embeddings == "own"):
@@ -35,7 +35,7 @@ def pipeline_stages_can_draft(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def ranks_share_evenly(case: Case, config: Any) -> Iterable[Problem]:
+def ranks_share_evenly(case: Case, config: Any) -> Problems:
     """The tensor parallel size divides heads and widths.
 
     vLLM checks only the query heads before it starts its workers; the layers assert the rest. Only

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.errors import HybridStateError, SpeculativeConfigError
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.start.rules.vllm_config import architecture_of, runner_of, schedule_of
@@ -17,7 +16,7 @@ SCHEDULER = "vllm_eagle_ext.start.schedulers.build_scheduler"  # which vLLM reso
 
 
 @rule(Severity.WARNING)
-def texts_stay_the_targets(case: Case, config: Any) -> Iterable[Problem]:
+def texts_stay_the_targets(case: Case, config: Any) -> Problems:
     """`rejection_sample_method` leaves texts as they are without a draft."""
     method = config.speculative_config.rejection_sample_method
     if method in _LOSSY:
@@ -31,7 +30,7 @@ def texts_stay_the_targets(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def one_length_stops_no_drafts(case: Case, config: Any) -> Iterable[Problem]:
+def one_length_stops_no_drafts(case: Case, config: Any) -> Problems:
     """On V1 the draft's `max_model_len` is the engine's."""
     key = "max_model_len"
     length = config.speculative_config.max_model_len
@@ -49,7 +48,7 @@ def one_length_stops_no_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def adapters_meet_their_rows(case: Case, config: Any) -> Iterable[Problem]:
+def adapters_meet_their_rows(case: Case, config: Any) -> Problems:
     """On V2 no adapter changes `lm_head`."""
     adapters = config.lora_config  # vLLM asks `target_modules`, if given, by name
     on_head = adapters and (adapters.target_modules is None or "lm_head" in adapters.target_modules)
@@ -66,7 +65,7 @@ def adapters_meet_their_rows(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def default_requests_are_served(case: Case, config: Any) -> Iterable[Problem]:
+def default_requests_are_served(case: Case, config: Any) -> Problems:
     """The target's default sampling has no `min_p`. vLLM refuses it with drafts."""
     default = config.model_config.get_diff_sampling_param().get("min_p")
     if isinstance(default, int | float) and default > 0:
@@ -81,7 +80,7 @@ def default_requests_are_served(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def prompts_have_tokens(case: Case, config: Any) -> Iterable[Problem]:
+def prompts_have_tokens(case: Case, config: Any) -> Problems:
     """On V1 prompts are no embeddings."""
     if config.model_config.enable_prompt_embeds and runner_of(config) == "v1":
         yield Problem(
@@ -94,7 +93,7 @@ def prompts_have_tokens(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, error=HybridStateError)
-def one_token_prompts_stay_right(config: Any, case: Case | None = None) -> Iterable[Problem]:
+def one_token_prompts_stay_right(config: Any, case: Case | None = None) -> Problems:
     """With recurrent states the scheduler is this package's, or K has a schedule.
 
     `start/schedulers.py` says why. Ours may stand in a copy of an earlier start's arguments.

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.errors import HybridStateError, OptionsError
 from vllm_eagle_ext.memory.state_blocks import REPLAYING_TARGETS
 from vllm_eagle_ext.memory.state_scheme import OPTION, Choice, choose, runner_obstacles
@@ -27,7 +27,7 @@ _OFFLOADING = "OffloadingConnector"
 
 
 @rule(Severity.ERROR, error=HybridStateError)
-def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
+def replay_needs_states(config: Any, options: Options) -> Problems:
     """`replay` needs drafts, and a target with recurrent states."""
     without = " without drafts" if config.speculative_config is None else ""
     architecture = architecture_of(config)
@@ -42,7 +42,7 @@ def replay_needs_states(config: Any, options: Options) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, error=OptionsError)
-def adaptive_option_is_used(config: Any, options: Options) -> Iterable[Problem]:
+def adaptive_option_is_used(config: Any, options: Options) -> Problems:
     """`adaptive_verification` has vLLM's key, and a target that needs permission."""
     speculative = config.speculative_config
     is_used = _keeps_states(config) and speculative.enable_adaptive_verification
@@ -57,7 +57,7 @@ def adaptive_option_is_used(config: Any, options: Options) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, error=HybridStateError)
-def states_are_saved_in_time(config: Any) -> Iterable[Problem]:
+def states_are_saved_in_time(config: Any) -> Problems:
     """On V2 no recurrent states are offloaded."""
     connector = config.kv_transfer_config
     if connector is None or config.speculative_config is None or runner_of(config) != "v2":
@@ -75,7 +75,7 @@ def states_are_saved_in_time(config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING, error=HybridStateError)
-def short_rows_are_served(config: Any, options: Options) -> Iterable[Problem]:
+def short_rows_are_served(config: Any, options: Options) -> Problems:
     """States are replayed where a CPU's kernels misplace steps of few drafts."""
     is_ours = _keeps_states(config) and not vllm_replays(config)
     if not (is_ours and device_of(config).short_drafts_crash):
@@ -97,7 +97,7 @@ def short_rows_are_served(config: Any, options: Options) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=HybridStateError)
-def state_can_be_kept(config: Any, options: Options) -> Iterable[Problem]:
+def state_can_be_kept(config: Any, options: Options) -> Problems:
     """`hybrid_state` names a scheme that the engine can serve."""
     if _keeps_states(config):
         first = next(_state_problems(config, options), None)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedTargetError
 from vllm_eagle_ext.memory.parameter_count import head_read
 from vllm_eagle_ext.start.rules.vllm_config import architecture_of, runner_of, text_of
@@ -38,7 +38,7 @@ IMAGE_TOKEN_ID_CLASSES = ("InternS2MobiusForConditionalGeneration",)
 
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
-def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
+def target_hands_out_its_states(case: Case, config: Any) -> Problems:
     """The target's class hands out the states that the draft reads."""
     if case.spec.fuses_aux_states and not target_supports_eagle3(config):
         from vllm_eagle_ext import compat
@@ -54,7 +54,7 @@ def target_hands_out_its_states(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
-def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
+def images_are_known_to_v1(case: Case, config: Any) -> Problems:
     """V1 finds the target's image token. V2 needs none."""
     if runner_of(config) != "v1":
         return
@@ -75,7 +75,7 @@ def images_are_known_to_v1(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=UnsupportedTargetError)
-def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem]:
+def target_hands_out_its_embeddings(case: Case, config: Any) -> Problems:
     """The target hands out its embeddings, if the draft reads them as aux layer 0."""
     spec, architecture = case.spec, architecture_of(config)
     if 0 in spec.aux_layers.layer_ids and architecture in WITHOUT_EMBEDDINGS:
@@ -88,7 +88,7 @@ def target_hands_out_its_embeddings(case: Case, config: Any) -> Iterable[Problem
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
+def padding_is_cut_off(case: Case, config: Any) -> Problems:
     """`use_local_argmax_reduction` is off for a shared head with padding."""
     key = "use_local_argmax_reduction"
     keeps = case.spec.head == "shared" and case.spec.kept_ids is None
@@ -103,7 +103,7 @@ def padding_is_cut_off(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.NOTE)
-def draft_head_reads_little(case: Case, config: Any) -> Iterable[Problem]:
+def draft_head_reads_little(case: Case, config: Any) -> Problems:
     """The draft's head is at most a tenth of what the target reads in a step."""
     spec = case.spec
     at_once = spec.family.drafts_in_parallel

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from vllm_eagle_ext import compat
 from vllm_eagle_ext.draft import Case
-from vllm_eagle_ext.draft.findings import Problem, Severity, rule
+from vllm_eagle_ext.draft.findings import Problem, Problems, Severity, rule
 from vllm_eagle_ext.draft.quantisation import quantised_weights
 from vllm_eagle_ext.draft.stock_gaps import stock_gaps
 from vllm_eagle_ext.errors import SpeculativeConfigError, UnsupportedVllmError
@@ -33,7 +33,7 @@ _EXPERTS_ONLY = ("int8_per_channel_weight_only", "nvfp4_per_token")
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
+def draft_can_be_quantised(case: Case, config: Any) -> Problems:
     """vLLM has kernels for `quantization` of a plain draft."""
     scheme, kernels = config.speculative_config.quantization, loaded_kernels()
     if case.spec.quantisation is not None or not isinstance(scheme, str):
@@ -58,7 +58,7 @@ def draft_can_be_quantised(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.WARNING)
-def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
+def quantisation_has_layers(case: Case, config: Any) -> Problems:
     """`quantization` has layers of the draft to quantise."""
     scheme = config.speculative_config.quantization
     if case.spec.quantisation is None and scheme in _EXPERTS_ONLY:
@@ -71,7 +71,7 @@ def quantisation_has_layers(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def cpu_has_the_kernels(case: Case, config: Any) -> Iterable[Problem]:
+def cpu_has_the_kernels(case: Case, config: Any) -> Problems:
     """The CPU multiplies quantised weights correctly."""
     for value, why in _missing(case):
         yield Problem(
@@ -96,7 +96,7 @@ def _missing(case: Case) -> Iterator[tuple[str, str]]:
 
 
 @rule(Severity.WARNING)
-def dtype_has_a_kernel(case: Case, config: Any) -> Iterable[Problem]:
+def dtype_has_a_kernel(case: Case, config: Any) -> Problems:
     """The CPU has a kernel for the dtype (bfloat16: AVX-512)."""
     dtype, kernels = dtype_of(config), loaded_kernels()
     if dtype == "bfloat16" and kernels is not None and not kernels.bf16:
@@ -104,7 +104,7 @@ def dtype_has_a_kernel(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=SpeculativeConfigError)
-def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
+def later_weights_stay_the_drafts(case: Case, config: Any) -> Problems:
     """vLLM's own classes load the draft's embeddings and head at the start.
 
     Else they share the target's modules, into which an update would bring the draft's.
@@ -124,7 +124,7 @@ def later_weights_stay_the_drafts(case: Case, config: Any) -> Iterable[Problem]:
 
 
 @rule(Severity.ERROR, error=UnsupportedVllmError)
-def vllm_is_tested(case: Case) -> Iterable[Problem]:
+def vllm_is_tested(case: Case) -> Problems:
     """vLLM is tested, or serves the draft without this package."""
     release = compat.vllm_version()
     if is_tested(release) or case.request.options.untested_vllm:
