@@ -157,7 +157,7 @@ def rope_table_is_bounded(case: Case) -> Problems:
 
 @rule(Severity.ERROR)
 def rope_table_holds_drafted_texts(case: Case) -> Problems:
-    """vLLM's rope table reaches as far as it drafts: `max_model_len` with V2 of 0.32 or a window."""
+    """vLLM's rope table reaches as far as it drafts."""
     request, table, longest = case.request, case.rope_table, case.request.max_model_len
     if table is None or longest is None:
         return
