@@ -14,10 +14,10 @@ from vllm_eagle_ext.start.check import CheckRequest, CheckResult, run_check
 
 
 def checked(folder: Path, target_name: str, options: dict | None = None) -> CheckResult:
-    """For GPUs, where both of vLLM's runners are, and the tiny targets' whole context."""
+    """For GPUs, where both of vLLM's runners are, and texts of the length that engines serve."""
     request = CheckRequest(
         draft=str(folder), target=target_name, options=options or {}, platform="cuda",
-        engine={"max_model_len": 2048},
+        engine={"max_model_len": 256},
     )  # fmt: skip
     return run_check(request)
 
