@@ -30,7 +30,7 @@ from benchmarks.shapes.dense import Dense
 from tests.support.engine import lacks_avx512
 from vllm_eagle_ext.measure.engine.client import EngineProcess
 from vllm_eagle_ext.measure.engine.load import Load, StepLoad
-from vllm_eagle_ext.measure.prompts import random_ids, read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import random_ids, read_prompts, token_ids
 from vllm_eagle_ext.measure.vocabulary import choose
 from vllm_eagle_ext.start.check import find_platform
 
@@ -89,7 +89,7 @@ def acceptance(name: str) -> dict[str, Any]:
     """Measure drafted tokens that are accepted in a step, by the entries of the vocabulary."""
     target, method, k = PAIRS[name]
     draft = _without_head(TINY / name, BUILD / name)
-    texts = read_texts(str(TINY / "prompts.jsonl"), count=COUNTED + ASKED)
+    texts = [text for text, _ in read_prompts(str(TINY / "prompts.jsonl"), count=COUNTED + ASKED)]
     prompts = token_ids(texts, str(TINY / target), chat_template=False).ids
     arguments: dict[str, Any] = {
         "model": str(TINY / target), "max_model_len": 1024, "enforce_eager": True,

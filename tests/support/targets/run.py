@@ -27,7 +27,8 @@ from vllm_eagle_ext.measure.reference.published import (
     residual_stream,
 )
 
-CANDIDATES, CHOSEN = 96, 4  # prompts
+CHOSEN = 4  # prompts, of so many by the target's dtype: in bfloat16 most texts have a near-tie
+CANDIDATES = {"float32": 96, "bfloat16": 384}
 PROMPT_TOKENS = 8  # more than the oracle tells texts apart by
 NEW_TOKENS = 33  # one, and whole steps of 4, 8 or 16
 STATES_PROMPT = list(range(1, 40))
@@ -69,7 +70,7 @@ class Served:
     def plain_engine(self) -> Engine:
         # The oracle's drafts reach up to K tokens beyond the text that is asked for.
         longest = NEW_TOKENS + max(pair.k for pair in self.family.pairs)
-        texts = Batch("texts", candidates(), max_tokens=longest, logprobs=5)
+        texts = Batch("texts", candidates(self.family.dtype), max_tokens=longest, logprobs=5)
         return Engine(
             self.family.name, [texts], engine_args=ENGINE | self.family.engine, target=self.target
         )
@@ -183,9 +184,9 @@ class Text:
         return min(at[0] - at[1] for at in ranked)
 
 
-def candidates() -> list[list[int]]:
-    chance = random.Random(0)
-    return [[chance.randrange(1, VOCAB) for _ in range(PROMPT_TOKENS)] for _ in range(CANDIDATES)]
+def candidates(dtype: str = "float32") -> list[list[int]]:
+    chance, count = random.Random(0), CANDIDATES[dtype]
+    return [[chance.randrange(1, VOCAB) for _ in range(PROMPT_TOKENS)] for _ in range(count)]
 
 
 def telling(plain: dict[str, Any], clear: float) -> list[Text]:
