@@ -34,7 +34,7 @@ CASES = [
     case(
         "quantisation_is_well_formed", "transforms", "quantised",
         key("quantization_config.transform_config", {"config_groups": {"u": {"type": "hadamard"}}}),
-        words=("transform_config", "none", "unbounded"),
+        words=("transform_config", "none", "unbounded", "without transforms"),
     ),
     case(
         "quantised_weights_are_there", "plain", "native", key("quantization_config.quant_method", "fp8"),
