@@ -86,7 +86,6 @@ def test_a_chain_beside_the_hybrid_target_follows_it_too(v1):
     assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
     assert_only_near_ties(plain, result["tokens"], "schedule")
     widths = drafts_by_width(result, v1["chain fixed"])
-    print(f"\nwidth: drafts, differing from those of K={EAGLE_K}: {widths}")
     assert widths[EAGLE_K][0] >= 30
     ours, with_a_hole = (differing(v1[name], v1["chain fixed"]) for name in ("chain schedule", HOLE))
     print(f"\ndrafts that differ: {ours:.3f}, with a hole {with_a_hole:.3f}")

@@ -92,10 +92,11 @@ atexit.register(_until_the_end.close)
 
 def _warm_process(module: str, environment: Mapping[str, str]) -> EngineProcess:
     """The process of tests.support.forks for the module's jobs in this environment."""
+    environment = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
     key = module, frozenset(environment.items())
     if key not in _warm or _warm[key].process.poll() is not None:
         folder = _until_the_end.enter_context(tempfile.TemporaryDirectory())
         process = EngineProcess({"module": module}, Path(folder, "log"))
-        process.PROGRAM, process.environment = "tests.support.forks", dict(environment)
+        process.PROGRAM, process.environment = "tests.support.forks", environment
         _warm[key] = _until_the_end.enter_context(process)
     return _warm[key]
