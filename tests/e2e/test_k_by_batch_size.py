@@ -44,19 +44,13 @@ def v1(prompts, tmp_path_factory):
         "chain fixed": chain, "chain schedule": following(chain, EAGLE_SCHEDULE),
         HOLE: following(chain, EAGLE_SCHEDULE),
     }  # fmt: skip
-    found = run_engines(
-        [
-            Engine(
-                name,
-                waves,
-                draft,
-                options=REPLAY if draft else {},
-                target=TARGET,
-                broken=name if name == HOLE else None,
-            )  # fmt: skip
-            for name, draft in engines.items()
-        ]
-    )
+    found = run_engines([
+        Engine(
+            name, waves, draft, options=REPLAY if draft else {}, target=TARGET,
+            broken=HOLE if name == HOLE else None,
+        )
+        for name, draft in engines.items()
+    ])  # fmt: skip
     return {name: result["waves"] for name, result in found.items()}
 
 

@@ -14,12 +14,34 @@ import signal
 import sys
 import tempfile
 import traceback
-from typing import Any, ClassVar, TextIO
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from vllm_eagle_ext.measure.engine.process import main
 
 # Most of what an engine imports.
 _MODULES = ("vllm.entrypoints.llm", "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.qwen3_next")
+
+
+def in_fork(answer: Callable[[], Any], seconds: int) -> tuple[str, int]:
+    """The JSON of what `answer` returns in a fork of this process, or "", and the fork's exit status."""
+    with tempfile.TemporaryFile("w+") as file:
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                signal.alarm(seconds)
+                file.write(json.dumps(answer()))
+                file.flush()
+                status = 0
+            except BaseException:  # noqa: BLE001 - the log says it
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what is left of its session, if it began one
+        file.seek(0)
+        return file.read(), os.waitstatus_to_exitcode(status)
 
 
 class Forks:
@@ -33,35 +55,22 @@ class Forks:
         gc.freeze()
 
     def run(self, job: Any, log: str, timeout_s: int) -> Any:
-        with tempfile.TemporaryFile("w+") as result:
-            if (child := os.fork()) == 0:
-                signal.alarm(timeout_s)
-                self._run_here(job, log, result)
-            _, status = os.waitpid(child, 0)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)  # what is left of its session
-            result.seek(0)
-            if not (text := result.read()):
-                raise RuntimeError(f"exit status {os.waitstatus_to_exitcode(status)}")
-            return json.loads(text)
+        text, status = in_fork(lambda: self._logged(job, log), timeout_s)
+        if not text:
+            raise RuntimeError(f"exit status {status}")
+        return json.loads(text)
 
-    def _run_here(self, job: Any, log: str, result: TextIO) -> None:
-        """End this process with the result written; all that it prints goes to the log."""
+    def _logged(self, job: Any, log: str) -> Any:
+        """Run the job in a session of its own; all that it prints goes to the log."""
         os.setsid()
         for path, descriptors in ((os.devnull, (0,)), (log, (1, 2))):
             opened = os.open(path, os.O_RDWR | os.O_CREAT)
             for descriptor in descriptors:
                 os.dup2(opened, descriptor)
-        status = 1
         try:
-            result.write(json.dumps(self._module.run(job)))
-            result.flush()
-            status = 0
-        except BaseException:  # noqa: BLE001 - the log says it
-            traceback.print_exc()
+            return self._module.run(job)
         finally:
             sys.stdout.flush()
-            os._exit(status)
 
 
 if __name__ == "__main__":

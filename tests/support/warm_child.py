@@ -11,17 +11,18 @@ import gc
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support.engine import TINY
+from tests.support.forks import in_fork
 from vllm_eagle_ext.draft import read_draft_files
 from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.start import dry, dry_child
@@ -127,7 +128,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
-        answers.write(_forked(json.loads(line)) + "\n")
+        text, status = in_fork(partial(_answered, json.loads(line)), _LIMIT_S)
+        answers.write((text or json.dumps({"failed": f"the fork ended with {status}"})) + "\n")
         answers.flush()
 
 
@@ -146,25 +148,12 @@ def _started(keywords: dict[str, Any]) -> dict[str, Any]:
     return {"served": True, "ours": False, "error": ""}
 
 
-def _forked(asked: Mapping[str, Any]) -> str:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(_LIMIT_S)
-        with contextlib.suppress(BaseException), os.fdopen(writer, "w") as pipe:
-            os.environ.update(asked["settings"])
-            os.chdir(asked["folder"])
-            if "start" in asked:
-                pipe.write(json.dumps(_started(asked["start"])))
-            else:
-                request = pickle.loads(Path(asked["request"]).read_bytes())
-                pipe.write(json.dumps(dry_child.answer(request)))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return text or json.dumps({"failed": f"the fork ended with {status}"})
+def _answered(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    os.environ.update(asked["settings"])
+    os.chdir(asked["folder"])
+    if "start" in asked:
+        return _started(asked["start"])
+    return dry_child.answer(pickle.loads(Path(asked["request"]).read_bytes()))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ import json
 import logging
 import os
 import re
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
+
+from tests.support.forks import in_fork
 
 LIMIT = 120  # seconds for one start
 _TAIL = re.compile(r" \[type=.*|\n +For further information visit .*|\nFor further information .*")
@@ -66,7 +67,11 @@ def warm(cache: str, first: Iterable[dict[str, Any]] = ()) -> None:
 
 def start(keywords: dict[str, Any]) -> dict[str, Any]:
     """Make a config of EngineArgs in a fork: what was settled or said, and what this package logged."""
-    return _forked(lambda: _start(keywords))
+    text, status = in_fork(lambda: json.loads(json.dumps(_start(keywords), default=str)), LIMIT)
+    if not text:
+        return {"served": False, "by": "process", "error": f"ended with status {status}", "logged": []}
+    answer: dict[str, Any] = json.loads(text)
+    return answer
 
 
 def _start(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -106,24 +111,3 @@ def _settled(config: Any) -> dict[str, Any]:
         "prefix caching": config.cache_config.enable_prefix_caching,
         "length": target.max_model_len,
     }
-
-
-def _forked(answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(LIMIT)
-        os.close(reader)
-        try:
-            with os.fdopen(writer, "w") as file:
-                file.write(json.dumps(answer(), default=str))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as file:
-        text = file.read()
-    _, status = os.waitpid(child, 0)
-    if not text:
-        return {"served": False, "by": "process", "error": f"ended with status {status}", "logged": []}
-    found: dict[str, Any] = json.loads(text)
-    return found

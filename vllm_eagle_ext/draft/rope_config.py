@@ -25,7 +25,7 @@ class Rope:
 
         Args:
             positions: `max_position_embeddings`.
-            is_raised: vLLM raises them to what is served, whatever the kind.
+            is_raised: they are raised to what is served, whatever the kind.
         """
         if self.kind in _FROM_ORIGINAL:
             return int((self.factor or 0) * (self.original_length or 0)) or None
@@ -70,7 +70,7 @@ COMPUTED_KINDS = frozenset(
 _SAME_KIND = {"su": "longrope", "mrope": "default"}
 # vLLM's cache of these has a row for each position after stretching.
 _FROM_ORIGINAL = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
-# Of the others `max_position_embeddings` changes the result, so that 0.33 leaves it as it is.
+# With another kind `max_position_embeddings` changes more than a table's length, so that 0.33 leaves it.
 RAISED_KINDS = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 _BLOCKS = ("rope_scaling", "rope_parameters")
 _TRAINED = "state what the draft was trained with"

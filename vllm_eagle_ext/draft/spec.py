@@ -230,8 +230,7 @@ class DraftRequest:
     max_model_len: int | None = None
     runner: Runner | None = None
     parallel_drafting: bool | None = None
-    # Or not known. Its V2 runner wants aux states whatever the draft's config says, and drafts for texts
-    # of any length.
+    # Or not known. Its V2 wants aux states whatever the draft's config says, and drafts at any length.
     before_033: bool = True
     registered: frozenset[str] = frozenset()  # architectures of others that this vLLM knows
 
@@ -253,7 +252,7 @@ class Case:
     @property
     def rope_table(self) -> int | None:
         """Return the positions in vLLM's table of the draft's rope; None: as many as are served."""
-        is_raised = self.request.before_033 and self.spec.family.method == "eagle3"
+        is_raised = self.request.before_033 or self.spec.family.method != "eagle3"
         return self.spec.rope.table(self.config.max_position_embeddings, is_raised=is_raised)
 
     @property

@@ -158,23 +158,24 @@ def rope_table_is_bounded(case: Case) -> Problems:
 @rule(Severity.ERROR)
 def rope_table_holds_drafted_texts(case: Case) -> Problems:
     """vLLM's rope table reaches as far as it drafts."""
-    request, table, longest = case.request, case.rope_table, case.request.max_model_len
-    if table is None or longest is None:
+    request, rope, table = case.request, case.spec.rope, case.rope_table
+    if table is None or (served := request.max_model_len) is None:
         return
+    # V1 stops at the length that vLLM derives for the draft, and V2 of 0.33 serves no more.
+    length = case.config.max_position_embeddings or served
+    if rope.kind == "dynamic":
+        length = int(length * (rope.factor or 1))
     has_window = case.spec.draft_window is not None
     is_v2 = request.before_033 and request.runner != "v1"
-    if not has_window and not is_v2:
-        longest = min(longest, case.config.max_position_embeddings or longest)
-    if table < longest:
-        yield Problem(
-            field="max_model_len",
-            value=request.max_model_len,
-            allowed=f"up to {table}, where vLLM's table of the draft's {case.spec.rope.kind} rope ends: "
-            "the engine would fail in a longer text",
-            remedy=f"lower --max-model-len to {table}"
-            + ", or leave the option draft_window out" * has_window
-            + ", or set VLLM_USE_V2_MODEL_RUNNER=0" * is_v2,
-        )
+    if table >= (served if has_window or is_v2 else min(served, length)):
+        return
+    others = ", or leave the option draft_window out" * has_window
+    others += ", or set VLLM_USE_V2_MODEL_RUNNER=0" * is_v2
+    yield Problem(
+        field="max_model_len", value=served,
+        allowed=f"up to {table}: there vLLM's table of the {rope.kind} rope ends, and longer texts fail",
+        remedy=f"lower --max-model-len to {table}" + others * (length <= table and has_window != is_v2),
+    )  # fmt: skip
 
 
 @rule(Severity.WARNING)

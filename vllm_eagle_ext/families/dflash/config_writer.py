@@ -51,9 +51,8 @@ def write(config: Any, case: Case) -> None:
         nested.pop("swa_window_size", None)
     hf_config.dflash_config = nested
     # vLLM 0.32 raises this for EAGLE-3 drafts only: positions beyond it lie outside the rope table.
-    if case.rope_table is None:
-        length = getattr(hf_config, "max_position_embeddings", None) or 0
-        hf_config.max_position_embeddings = max(length, case.request.max_model_len or 0)
+    length = getattr(hf_config, "max_position_embeddings", None) or 0
+    hf_config.max_position_embeddings = max(length, case.request.max_model_len or 0)
 
 
 def write_dflash2(config: Any, case: Case) -> None:

@@ -161,7 +161,7 @@ class Engine:
                 name = f"load-{next(self._ids)}"
                 self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, params)
                 running[name] = _Running(index, len(prompt))
-            # A step is taken, and its tokens are counted.
+            # The tokens of a step are counted.
             outputs = self.llm.llm_engine.step()
             now = time.perf_counter()
             for output in outputs:

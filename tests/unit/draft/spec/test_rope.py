@@ -19,6 +19,9 @@ def yarn(key: str) -> dict[str, Any]:
     return {key: "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 
 
+KINDS = ("yarn", "deepseek_yarn", "linear", "llama3", "default")
+ROPE = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+ROPE |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 THETA, HALF = {"rope_theta": 5e4}, {"partial_rotary_factor": 0.5}
 YARN = Rope(5e4, "yarn", 4.0, 8192)
 SPELLINGS = {
@@ -155,14 +158,27 @@ def test_a_table_that_texts_can_need_is_reserved(tmp_path, rows, differs):
         assert ("rope_table_is_bounded" in {finding.rule for finding in found}) is fires
 
 
-@pytest.mark.parametrize("kind", ["yarn", "deepseek_yarn", "linear", "llama3", "default"])
+def tables(rope, positions):
+    with set_current_vllm_config(VllmConfig()):
+        built = get_rope(8, positions, rope_parameters=dict(rope), dtype=torch.float32)
+    return [value for name, value in built.named_buffers() if "cos_sin" in name]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "deepseek_llama_scaling", "dynamic", "ntk"])
+def test_a_table_is_as_long_as_vllms(kind):
+    """With more positions it grows where nothing else follows from them, as 0.33's own list says."""
+    rope = ROPE | {"rope_type": kind, "max_trained_positions": 64}
+    (short,), (long,) = tables(rope, 256), tables(rope, 512)
+    grows = len(long) > len(short) and torch.equal(long[: len(short)], short)
+    table = read_rope({"rope_scaling": rope}).table(256, is_raised=False)
+    assert table == (None if grows else len(short))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_cover_vllms_table(kind):
     """Without the largest of these numbers a table of more rows than foreseen would be reserved."""
-    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
-    rope |= {"original_max_position_embeddings": 64, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    with set_current_vllm_config(VllmConfig()):
-        built = get_rope(8, 256, rope_parameters=rope, dtype=torch.float32)
-    caches = [value for name, value in built.named_buffers() if "cos_sin" in name]
+    rope = ROPE | {"rope_type": kind}
+    caches = tables(rope, 256)
     foreseen = read_rope({"rope_scaling": rope}).rows(256)
     assert caches
     assert max(map(len, caches)) <= sum(foreseen.values())

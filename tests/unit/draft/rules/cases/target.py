@@ -10,7 +10,8 @@ from tests.unit.draft.rules.broken import case
 from tests.unit.draft.rules.changes import ATTENTION, key, no_key, tensor
 
 LENGTH, ORIGINAL = "max_position_embeddings", "original_max_position_embeddings"
-_YARN = key("rope_parameters", {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 128, "rope_theta": 1e4})
+YARN = {"rope_type": "yarn", "factor": 2.0, ORIGINAL: 128, "rope_theta": 1e4}
+_YARN = (key("rope_parameters", YARN), key(LENGTH, 256))
 
 # fmt: off
 CASES = [
@@ -166,18 +167,21 @@ CASES = [
         words=("draft_window", "causal and bidirectional"),
     ),
     case(
-        "rope_table_holds_drafted_texts", "v2", "native", _YARN, engine={"runner": "v2"},
+        "rope_table_holds_drafted_texts", "v2", "native", *_YARN, engine={"runner": "v2"},
         words=("max_model_len", "512", "up to 256", "yarn", "VLLM_USE_V2_MODEL_RUNNER=0"),
     ),
     case(
-        "rope_table_holds_drafted_texts", "window", "native", _YARN, options={"draft_window": 32},
+        "rope_table_holds_drafted_texts", "window", "native", *_YARN, options={"draft_window": 32},
         engine={"runner": "v1"}, words=("max_model_len", "512", "up to 256", "draft_window"),
     ),
     case(
-        "rope_table_holds_drafted_texts", "dflash", "dflash",
+        "rope_table_holds_drafted_texts", "v1", "native", _YARN[0], engine={"runner": "v1"},
+        words=("max_model_len", "512", "up to 256", "lower --max-model-len to 256"),
+    ),
+    case(
+        "rope_table_holds_drafted_texts", "dynamic", "native", key(LENGTH, 128),
         key("rope_parameters", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-        key("max_position_embeddings", 128), engine={"runner": "v2"},
-        words=("max_model_len", "512", "up to 128", "dynamic"),
+        engine={"before_033": False}, words=("max_model_len", "512", "up to 128", "dynamic"),
     ),
     case(
         "draft_window_holds_a_step", "narrow", "native", options={"draft_window": 4},
