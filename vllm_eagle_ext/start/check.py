@@ -124,12 +124,12 @@ def run_check(request: CheckRequest, *, all_values: bool = False) -> CheckResult
     options = parse_options({KEY: request.options})
     _refuse_no_counts(request.engine)
     request = _with_speculative(request)
-    platform, why, needs_aux_states = _platform(request)
+    platform, why, before_033 = _platform(request)
     draft_request = DraftRequest(
         options=options, method=request.method, k=request.k,
         max_model_len=request.engine.get("max_model_len"),
         runner="v1" if platform == "cpu" else None,  # V2 needs Triton
-        before_033=needs_aux_states,
+        before_033=before_033,
     )  # fmt: skip
     # The target, then the draft.
     directory = request.download_dir
@@ -165,7 +165,7 @@ def run_check(request: CheckRequest, *, all_values: bool = False) -> CheckResult
 
 
 def _platform(request: CheckRequest) -> tuple[str, str, bool]:
-    """Return the platform, why it is assumed, and whether its V2 runner always wants aux states."""
+    """Return the platform, why it is assumed, and whether vLLM is older than 0.33, or not known."""
     platform, why = find_platform(request.platform)
     release = None if request.release is None else read_release(request.release)
     if release is not None:
