@@ -18,7 +18,7 @@ from tests.support.engine import TINY
 from tests.support.hybrid import TARGET as HYBRID
 from tests.support.hybrid import dflash
 from tests.support.near_ties import assert_only_near_ties
-from vllm_eagle_ext.measure.prompts import read_texts, token_ids
+from vllm_eagle_ext.measure.prompts import read_prompts, token_ids
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 TEXTS = TINY / "prompts.jsonl"
@@ -83,7 +83,8 @@ class TestOthers:
     def found(self, prompts, tmp_path_factory):
         folder = tmp_path_factory.mktemp("others")
         native = native_without_a_head(folder / "native")
-        asked = token_ids(read_texts(str(TEXTS))[-6:], str(TINY / "target")).ids
+        texts = [text for text, _ in read_prompts(str(TEXTS))]
+        asked = token_ids(texts[-6:], str(TINY / "target")).ids
         few = ids_of(prompts[:80], 192, 1536)
         hybrid = {
             "target": HYBRID, "options": {"hybrid_state": "per_token"},
