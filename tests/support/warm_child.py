@@ -68,19 +68,11 @@ class WarmChild:
         return self._ask({"start": dict(keywords), "settings": dict(settings), "folder": os.getcwd()})
 
     def _ask(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        assert self._process.stdin
-        assert self._process.stdout
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
-        found: Mapping[str, Any] = json.loads(self._process.stdout.readline())
-        return found
-
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         self._process.wait(timeout=_LIMIT_S)
@@ -98,7 +90,7 @@ def start_warmly(
 
 
 def of_device(device: str | None) -> WarmChild:
-    if device not in _warm or _warm[device].has_ended:
+    if device not in _warm or _warm[device]._process.poll() is not None:
         _warm[device] = WarmChild(device)
     return _warm[device]
 

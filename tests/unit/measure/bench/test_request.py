@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from contextlib import ExitStack, nullcontext
 from inspect import signature
 
 import pytest
@@ -19,6 +21,7 @@ from vllm_eagle_ext.errors import EagleExtError
 from vllm_eagle_ext.measure.bench.request import resolve, usual_lengths, with_context
 from vllm_eagle_ext.measure.bench.results import KINDS, PLAIN, Variant
 from vllm_eagle_ext.measure.bench.runner import engine_arguments
+from vllm_eagle_ext.measure.tokenizer import Tokenizer
 
 REQUEST = {
     name: parameter.default for name, parameter in signature(bench).parameters.items()
@@ -29,6 +32,18 @@ REQUEST = {
 }  # fmt: skip
 SCHEDULE = REQUEST | {"schedule": True, "ks": [4], "concurrency": None}
 HYBRID = {"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def shared_tokenizers():
+    """One process for each tokenizer: its imports take seconds."""
+    with ExitStack() as started, pytest.MonkeyPatch.context() as patch:
+        tokenizer = functools.cache(
+            lambda *of, **how: nullcontext(started.enter_context(Tokenizer(*of, **how)))
+        )
+        for module in ("prompts", "bench.request"):
+            patch.setattr(f"vllm_eagle_ext.measure.{module}.Tokenizer", tokenizer)
+        yield
 
 
 def test_nothing_is_left_open():
@@ -61,48 +76,43 @@ def test_without_a_k_a_schedule_takes_the_drafts_own():
     assert resolved.engine["enable_prefix_caching"] is False
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
-        ({"engine": {"model": "x"}}, "--engine is ['model']"),
-        ({"engine": {"tensor_parallel_size": 0}}, "tensor_parallel_size"),
-        ({"drafts": ["nowhere/at/all"]}, "DRAFT is 'nowhere/at/all'"),
-        ({"target": str(TINY / "hybrid_target"), "drafts": [str(TINY / "dflash")], "ks": [99]}, "K=99"),
-        ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
-        ({"thinking": True}, "no such switch"),
-        ({"prompt_tokens": 64}, "only with --dummy"),
-        ({"synthetic_acceptance": [9.0]}, "--synthetic-acceptance is [9.0]"),
-        ({"eagle_ext": {"enabled": False}}, "--eagle-ext: enabled is False"),
-        (
-            {"engine": {"additional_config": {"eagle_ext": {}}}},
-            "Allowed: an object with keys of other plugins than eagle_ext",
-        ),
-        ({"engine": {"additional_config": "x"}}, "--engine: additional_config is 'x'"),
-    ],
-)
-def test_what_is_refused(change, said):
-    with pytest.raises(EagleExtError) as refused:
-        resolve(REQUEST | change)
-    assert said in str(refused.value)
+REFUSED = [
+    ({"concurrency": [64]}, "--concurrency is 64. Allowed: at most the 40 prompts"),
+    ({"engine": {"model": "x"}}, "--engine is ['model']"),
+    ({"engine": {"tensor_parallel_size": 0}}, "tensor_parallel_size"),
+    ({"drafts": ["nowhere/at/all"]}, "DRAFT is 'nowhere/at/all'"),
+    (HYBRID | {"ks": [99]}, "K=99"),
+    ({"prompts": "nothing.txt"}, "--prompts is 'nothing.txt'"),
+    ({"thinking": True}, "no such switch"),
+    ({"prompt_tokens": 64}, "only with --dummy"),
+    ({"synthetic_acceptance": [9.0]}, "--synthetic-acceptance is [9.0]"),
+    ({"eagle_ext": {"enabled": False}}, "--eagle-ext: enabled is False"),
+    (
+        {"engine": {"additional_config": {"eagle_ext": {}}}},
+        "Allowed: an object with keys of other plugins than eagle_ext",
+    ),
+    ({"engine": {"additional_config": "x"}}, "--engine: additional_config is 'x'"),
+]
+REFUSED_SCHEDULES = [
+    ({"drafts": [*REQUEST["drafts"], "another"]}, "Allowed: one, with --schedule"),
+    ({"target": str(TINY / "hybrid_target")}, "K=4"),
+    ({"concurrency": [16], "engine": {"max_num_seqs": 8}}, "max_num_seqs (8)"),
+    ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
+    ({"engine": {"max_model_len": 512}}, "shorten --context or --steps"),
+    ({"speculative": {"enable_adaptive_verification": True}}, "--adaptive measures"),
+    ({"speculative": {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}}, "finds the schedule"),
+    ({"adaptive": True}, "--adaptive is True. Allowed: on a GPU and the V2 runner"),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"drafts": [*REQUEST["drafts"], "another"]}, "Allowed: one, with --schedule"),
-        ({"target": str(TINY / "hybrid_target")}, "K=4"),
-        ({"concurrency": [16], "engine": {"max_num_seqs": 8}}, "max_num_seqs (8)"),
-        ({"contexts": [4000]}, "max_model_len is 2048. Allowed: at least"),
-        ({"engine": {"max_model_len": 512}}, "shorten --context or --steps"),
-        ({"speculative": {"enable_adaptive_verification": True}}, "--adaptive measures"),
-        ({"speculative": {"num_speculative_tokens_per_batch_size": [[1, 8, 2]]}}, "finds the schedule"),
-        ({"adaptive": True}, "--adaptive is True. Allowed: on a GPU and the V2 runner"),
-    ],
+    ("asked", "said"),
+    [(REQUEST | change, said) for change, said in REFUSED]
+    + [(SCHEDULE | change, said) for change, said in REFUSED_SCHEDULES],
 )
-def test_what_is_refused_of_a_schedule(change, said):
+def test_what_is_refused(asked, said):
     with pytest.raises(EagleExtError) as refused:
-        resolve(SCHEDULE | change)
+        resolve(asked)
     assert said in str(refused.value)
 
 
