@@ -25,14 +25,9 @@ assert not [name for name in sys.modules if name.startswith("vllm.")]
 def run(*command: str, timeout_s: float, **environment: str) -> str:
     process = subprocess.run(
         [sys.executable, *command],
-        env=dict(os.environ, PYTHONPATH=python_path()) | environment,
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout_s,
-        check=False,
-    )
+        env=dict(os.environ, PYTHONPATH=python_path()) | environment, cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False,
+    )  # fmt: skip
     assert process.returncode == 0, process.stdout[-8000:]
     return process.stdout
 
@@ -41,10 +36,8 @@ def run_interpreted(*arguments: str, timeout_s: float) -> int:
     """How many tests of `interpreted` passed."""
     printed = run(
         *("-m", "pytest", *arguments, "-q", "-p", "no:cacheprovider"),
-        timeout_s=timeout_s,
-        TRITON_INTERPRET="1",
-        PYTHONPATH=python_path(TRITON_CPU),
-    )
+        timeout_s=timeout_s, TRITON_INTERPRET="1", PYTHONPATH=python_path(TRITON_CPU),
+    )  # fmt: skip
     summary = re.search(r"(\d+) passed", printed)
     assert summary, printed[-8000:]
     return int(summary[1])
@@ -54,19 +47,16 @@ def run_interpreted(*arguments: str, timeout_s: float) -> int:
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
 def test_kernels():
     """Both kinds of kernels at the smallest sizes."""
-    files = (
-        "test_bits.py",
-        "test_commit.py",
-        "test_chunked.py::test_every_accept_length",
-    )
+    files = ("test_bits.py", "test_commit.py", "test_chunked.py::test_every_accept_length")
     paths = (f"{HERE}/interpreted/{file}" for file in files)
     assert run_interpreted(*paths, "-m", "not full and not long", timeout_s=600) > 30
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("file", sorted(file.name for file in HERE.glob("interpreted/test_*.py")))
 @pytest.mark.skipif(has_gpu(), reason="pytest runs `interpreted` itself")
-def test_kernels_long():
-    assert run_interpreted(f"{HERE}/interpreted", timeout_s=3600) > 200
+def test_kernels_long(file):
+    assert run_interpreted(f"{HERE}/interpreted/{file}", timeout_s=3600)
 
 
 def test_nothing_needs_vllm():
@@ -80,7 +70,5 @@ def test_compiled_kernels_sum_in_the_order_of_vllms(state):
     pytest.importorskip("triton.backends.nvidia")
     run(
         *("-m", "tests.unit.replay.compiled", state),
-        timeout_s=300,
-        TRITON_INTERPRET="0",
-        PYTHONPATH=python_path(TRITON_CPU),
-    )
+        timeout_s=300, TRITON_INTERPRET="0", PYTHONPATH=python_path(TRITON_CPU),
+    )  # fmt: skip
