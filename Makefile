@@ -59,6 +59,9 @@ nightly: venv
 	# processes, Ray, the demo, wheel and source archive; some of V2.
 	$(ONE) $(RUN) $(BIN)/python -m pytest -m "long and not peers and not v2" $(ENGINES)
 	$(ONE) $(RUN) $(BIN)/python -m pytest $(V2_032) -m v2 $(ENGINES)
+	# All Triton kernels under the interpreter, which is slow; with a GPU each tier has run its own on it.
+	$(if $(shell command -v nvidia-smi),,$(ONE) TRITON_INTERPRET=1 PYTHONPATH=tests/support/triton_cpu \
+		$(BIN)/python -m pytest tests/unit/replay/interpreted -n 2 $(SLOWEST) $(PYTEST))
 	# What depends on the CPU's instructions, with vLLM's smallest library.
 	$(ONE) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest $(AVX2) -m "$(FAST)" $(UNITS)
 	$(ONE) $(RUN) $(BIN)/python tools/isa.py avx2 $(BIN)/python -m pytest tests/e2e/test_in_float32.py $(ENGINES)
