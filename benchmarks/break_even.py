@@ -126,20 +126,20 @@ def figures(row: Row, draft: Published, folder: Path) -> Iterator[dict[str, Any]
 
 def find() -> list[dict[str, Any]]:
     drafts = {draft.slug: draft for draft in published()}
-    found = []
+    pairs = []
     for row in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             cells = list(figures(row, drafts[row.draft], Path(folder)))
         pair = {"pair": row.title, "draft": drafts[row.draft].checkpoint, "published": row.published}
-        found.append({**pair, "cells": cells})
-    return found
+        pairs.append({**pair, "cells": cells})
+    return pairs
 
 
 def main() -> None:
-    found = find()
-    written = {"command": "python -m benchmarks.break_even", "context": CONTEXT, "pairs": found}
+    pairs = find()
+    written = {"command": "python -m benchmarks.break_even", "context": CONTEXT, "pairs": pairs}
     RESULT.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found))
+    print(json.dumps(pairs))
 
 
 if __name__ == "__main__":

@@ -43,16 +43,16 @@ def main() -> None:
         plan = (*check[:2], "plan", *check[3:], "-k", "3", "--gpu-mem", "80")
         runs = {"cold": check, "--quick": (*check, "--quick"), "plan": plan}
         runs["import"] = ("-c", "import vllm.engine.arg_utils")
-        found = {name: min(started(*words) for _ in range(3)) for name, words in runs.items()}
+        costs = {name: min(started(*words) for _ in range(3)) for name, words in runs.items()}
         asked = json.dumps({"model": str(draft), "num_speculative_tokens": 3})
         words, files = [str(target), "--speculative-config", asked], read_draft_files(str(draft))
         request = dry_child.DryRequest(words=words, draft=str(draft), files=files)
         dry_child.warm(None)
         dry_child.answer(request)
-        found["warm fork"] = min(forked(request) for _ in range(3))
-    for name, (seconds, size) in found.items():
+        costs["warm fork"] = min(forked(request) for _ in range(3))
+    for name, (seconds, size) in costs.items():
         print(f"{name}: {seconds:.2f} CPU s, {size / 1024:.0f} MiB")
-    raise SystemExit(any(found[name][0] > most for name, most in MOST.items()))
+    raise SystemExit(any(costs[name][0] > most for name, most in MOST.items()))
 
 
 if __name__ == "__main__":

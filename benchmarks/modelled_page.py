@@ -24,26 +24,26 @@ Cells = Sequence[dict[str, Any]]
 
 def capacity(cells: Cells) -> str:
     """Tokens/s of the better K, that K, and the mean wait for the first token."""
-    rows = [one for one in cells if one["draft"] == DRAFT and one["clients"] in SHOWN]
-    loads = sorted({(one["gpu"], one["prompt"], one["clients"]) for one in rows})
+    rows = [row for row in cells if row["draft"] == DRAFT and row["clients"] in SHOWN]
+    loads = sorted({(row["gpu"], row["prompt"], row["clients"]) for row in rows})
     lines = []
     for gpu, prompt, clients in loads:
         here = [
-            one for one in rows if (one["gpu"], one["prompt"], one["clients"]) == (gpu, prompt, clients)
+            row for row in rows if (row["gpu"], row["prompt"], row["clients"]) == (gpu, prompt, clients)
         ]
         best = [
-            max((one for one in here if one["scheme"] == scheme), key=lambda one: one["tokens_per_s"])
+            max((row for row in here if row["scheme"] == scheme), key=lambda row: row["tokens_per_s"])
             for scheme in ("none", "per_token", "replay")
         ]
         lines.append([f"{MEMORY[gpu]},{prompt}", str(clients), *map(_capacity_cell, best)])
     return table(["GPU,prompt", "clients", "no_draft", "per_token", "replay"], lines)
 
 
-def _capacity_cell(one: dict[str, Any]) -> str:
-    k = f"K={one['k']};" if one["k"] else ""
-    is_long_enough = one["answers"] >= one["clients"]  # everyone has queued once
-    wait = f"{one['first_token_mean']:.1f}s" if is_long_enough else "-"
-    return f"{one['tokens_per_s']:.0f}({k}{wait})"
+def _capacity_cell(row: dict[str, Any]) -> str:
+    k = f"K={row['k']};" if row["k"] else ""
+    is_long_enough = row["answers"] >= row["clients"]  # everyone has queued once
+    wait = f"{row['first_token_mean']:.1f}s" if is_long_enough else "-"
+    return f"{row['tokens_per_s']:.0f}({k}{wait})"
 
 
 def break_even(pairs: Cells) -> str:
@@ -56,7 +56,7 @@ def break_even(pairs: Cells) -> str:
 def _needed(cells: Cells) -> Iterator[str]:
     for cell in cells:
         if cell["gpu"] == GPU:
-            yield "/".join("-" if one is None else f"{one:.2f}" for one in cell["needed"].values())
+            yield "/".join("-" if ratio is None else f"{ratio:.2f}" for ratio in cell["needed"].values())
 
 
 def engines(results: dict[str, dict[str, Any]]) -> str:

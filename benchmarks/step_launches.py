@@ -42,11 +42,11 @@ STEPS: dict[str, dict[str, Any]] = {
 
 
 def settings() -> dict[str, Setting]:
-    found = {}
+    by_pair = {}
     for name, (delta, counts) in PAIRS.items():
         groups = -(-delta.layers // group_size(counts))
-        found[name] = Setting(delta, groups, k=15, requests=32)
-    return found
+        by_pair[name] = Setting(delta, groups, k=15, requests=32)
+    return by_pair
 
 
 def row(pair: str, step: str, setting: Setting, repeats: int) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def row(pair: str, step: str, setting: Setting, repeats: int) -> dict[str, Any]:
         "pair": pair,
         "step": step,
         "groups": setting.groups,
-        "launches": {name: sum(found.values()) for name, found in counts.items()},
-        "by name": {name: dict(sorted(found.items())) for name, found in counts.items()},
+        "launches": {name: sum(tally.values()) for name, tally in counts.items()},
+        "by name": {name: dict(sorted(tally.items())) for name, tally in counts.items()},
         "host_us": {name: round(value * 1e6, 1) for name, value in seconds.items()},
     }
 
@@ -74,26 +74,26 @@ def measured(repeats: int) -> dict[str, Any]:
     return {"vllm": compat.vllm_version(), "setting": shape, "rows": rows}
 
 
-def missed(found: dict[str, Any]) -> list[str]:
+def missed(costs: dict[str, Any]) -> list[str]:
     """Rows in which a step costs more than it may."""
     lines = []
-    for one in found["rows"]:
-        counts, times = one["launches"], one["host_us"]
+    for cost in costs["rows"]:
+        counts, times = cost["launches"], cost["host_us"]
         if counts["replay"] > counts["per_token"] + LAUNCHES_MORE:
-            lines.append(f"{one['pair']}, {one['step']}: {counts} launches")
+            lines.append(f"{cost['pair']}, {cost['step']}: {counts} launches")
         if times["replay"] > times["per_token"] * TIMES_AS_LONG:
-            lines.append(f"{one['pair']}, {one['step']}: {times} us")
+            lines.append(f"{cost['pair']}, {cost['step']}: {times} us")
     return lines
 
 
-def table(found: dict[str, Any]) -> str:
-    title = f"vLLM {found['vllm']}: launches per step, and microseconds of the host for its metadata"
+def table(costs: dict[str, Any]) -> str:
+    title = f"vLLM {costs['vllm']}: launches per step, and microseconds of the host for its metadata"
     lines = [title, "groups  stock ours    stock    ours  commit"]
-    for one in found["rows"]:
-        counts, times = one["launches"], one["host_us"]
-        numbers = (one["groups"], *counts.values(), *(round(time) for time in times.values()))
+    for cost in costs["rows"]:
+        counts, times = cost["launches"], cost["host_us"]
+        numbers = (cost["groups"], *counts.values(), *(round(time) for time in times.values()))
         lines.append(
-            "{:6} {:6} {:4} {:8} {:7} {:7}".format(*numbers) + f"  {one['step']}; {one['pair']}"
+            "{:6} {:6} {:4} {:8} {:7} {:7}".format(*numbers) + f"  {cost['step']}; {cost['pair']}"
         )
     return "\n".join(lines)
 
@@ -104,11 +104,11 @@ def main(
     out: Annotated[Path, typer.Option(help="Result.")] = RESULT,
     only_print: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    found = measured(repeats)
+    costs = measured(repeats)
     if only_print:
-        print(json.dumps(found))
+        print(json.dumps(costs))
         return
-    releases = [found]
+    releases = [costs]
     if also is not None:
         command = [also, "-m", "benchmarks.step_launches", "--only-print", "--repeats", str(repeats)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

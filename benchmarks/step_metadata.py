@@ -217,17 +217,17 @@ def _batch(setting: Setting) -> dict[str, torch.Tensor]:
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
     lengths = (rows + np.where(is_prompt, 0, 4000)).astype(np.int32)
     drafts = np.where(is_prompt, -1, setting.k).astype(np.int32)
-    found = {"starts": starts, "lengths": lengths, "drafts": drafts, "is_prefilling": is_prompt}
-    return {name: torch.from_numpy(values) for name, values in found.items()}
+    batch = {"starts": starts, "lengths": lengths, "drafts": drafts, "is_prefilling": is_prompt}
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
 def launches(setting: Setting, *, replays: bool) -> Counter[str]:
     """Launches of a step, once buffers are made and block tables known."""
     runner = Runner(setting, replays=replays)
     for _ in range(2):
-        with Launches() as mode, triton_launches(mode.found):
+        with Launches() as mode, triton_launches(mode.tally):
             runner.commit(runner.prepare())
-    return mode.found
+    return mode.tally
 
 
 def host_times(setting: Setting, repeats: int) -> dict[str, float]:

@@ -58,8 +58,8 @@ class StepProcess(EngineProcess):
 
     def cell(self, prompts: list[list[int]], k: int) -> dict[str, list[float]]:
         asked = {"prompts": prompts, "k": k, "steps": STEPS, "budget_s": BUDGET_S}
-        found: dict[str, list[float]] = self.ask({"do": "cell", **asked})
-        return found
+        times: dict[str, list[float]] = self.ask({"do": "cell", **asked})
+        return times
 
 
 def data_type() -> torch.dtype:
@@ -75,13 +75,13 @@ def ridge(dtype: torch.dtype) -> float:
     handles = [ops.create_onednn_mm(weight.t(), 32) for weight in weights]
 
     def seconds(rows: int) -> float:
-        found, given = [], torch.randn(rows, SHAPE.width).to(dtype)
+        times, given = [], torch.randn(rows, SHAPE.width).to(dtype)
         for _ in range(6):
             began = time.process_time()
             for handle in handles:
                 ops.onednn_mm(handle, given, None)
-            found.append(time.process_time() - began)
-        return min(found)
+            times.append(time.process_time() - began)
+        return min(times)
 
     per_row = (seconds(256) - seconds(128)) / 128
     return min(seconds(1), seconds(4)) / per_row
@@ -94,7 +94,7 @@ def token_bytes(dtype: torch.dtype) -> int:
 
 def arguments(kind: str, dtype: torch.dtype, *, most: int, length: int, cache: int) -> dict[str, Any]:
     pair = dense_pair(SHAPE, Path("build/shapes/cpu"))
-    found: dict[str, Any] = {
+    args: dict[str, Any] = {
         "model": str(pair.target), "load_format": "dummy", "skip_tokenizer_init": True, "seed": 0,
         "dtype": str(dtype).removeprefix("torch."), "enforce_eager": True, "max_model_len": length,
         "max_num_seqs": most, "enable_prefix_caching": False, "kv_cache_memory_bytes": cache,
@@ -105,14 +105,14 @@ def arguments(kind: str, dtype: torch.dtype, *, most: int, length: int, cache: i
         },
     }  # fmt: skip
     if kind != "none":
-        found["scheduler_cls"] = SCHEDULER
-        found["speculative_config"] = {
+        args["scheduler_cls"] = SCHEDULER
+        args["speculative_config"] = {
             "method": "eagle3", "model": str(pair.drafts[1]), "num_speculative_tokens": max(KS),
             "draft_load_config": {"load_format": "auto"},
             "num_speculative_tokens_per_batch_size": schedule_of(KS),
             "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": list(RATES),
         }  # fmt: skip
-    return found
+    return args
 
 
 def order(number: int) -> list[tuple[str, int]]:
@@ -148,26 +148,26 @@ def measure(
             if not fits(context, requests, cache, dtype):
                 continue
             for kind, k in order(number):
-                found = engines[kind].cell(prompts_of(context, requests), k)
+                times = engines[kind].cell(prompts_of(context, requests), k)
                 place = {"round": number, "context": context, "requests": requests}
-                visits.append(place | {"kind": kind, "k": k} | found)
+                visits.append(place | {"kind": kind, "k": k} | times)
                 print(*visits[-1].values(), flush=True)
             RESULT.write_text(json.dumps(result, default=lambda x: round(x, 5)) + "\n")
 
 
 def steps(result: dict[str, Any], clock: str) -> dict[tuple[int, int, str, int], dict[int, float]]:
     """By context, requests, kind and K: the median step of each round, in seconds."""
-    found: dict[Any, dict[int, list[float]]] = {}
-    for one in result["visits"]:
-        key = one["context"], one["requests"], one["kind"], one["k"]
-        found.setdefault(key, {}).setdefault(one["round"], []).extend(one[clock])
-    return {key: {n: median(of) for n, of in rounds.items()} for key, rounds in found.items()}
+    times: dict[Any, dict[int, list[float]]] = {}
+    for visit in result["visits"]:
+        key = visit["context"], visit["requests"], visit["kind"], visit["k"]
+        times.setdefault(key, {}).setdefault(visit["round"], []).extend(visit[clock])
+    return {key: {n: median(of) for n, of in rounds.items()} for key, rounds in times.items()}
 
 
 def ratios(result: dict[str, Any], context: int, requests: int, kind: str, k: int) -> list[float]:
     """Give the step over that without a draft, of each round in which both were timed."""
-    found = steps(result, "cpu")
-    own, plain = (found.get((context, requests, *one), {}) for one in ((kind, k), ("none", 0)))
+    medians = steps(result, "cpu")
+    own, plain = (medians.get((context, requests, *variant), {}) for variant in ((kind, k), ("none", 0)))
     return [own[number] / plain[number] for number in own.keys() & plain.keys()]
 
 
@@ -186,9 +186,9 @@ def table(result: dict[str, Any]) -> str:
         plain = steps(result, "cpu").get((context, requests, "none", 0))
         cells = [f"{median(plain.values()) * 1e3:.0f}" if plain else NOT_RUN]
         for kind in ("stock", "ours"):
-            found = {k: ratios(result, context, requests, kind, k) for k in KS}
-            each = [_cell(of, tokens[k]) if of else NOT_RUN for k, of in found.items()]
-            cells.append("/".join(each) if any(found.values()) else NOT_RUN)
+            by_k = {k: ratios(result, context, requests, kind, k) for k in KS}
+            each = [_cell(of, tokens[k]) if of else NOT_RUN for k, of in by_k.items()]
+            cells.append("/".join(each) if any(by_k.values()) else NOT_RUN)
         lines.append(f"| {context:,} | {requests} ({share:g}) | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -208,8 +208,8 @@ def main(
     write: Annotated[bool, typer.Option(help="Put the table of the last result in the page.")] = False,
 ) -> None:
     if write:
-        found = table(json.loads(RESULT.read_text()))
-        text = re.sub(BLOCK, lambda _: f"{found}\n", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+        block = table(json.loads(RESULT.read_text()))
+        text = re.sub(BLOCK, lambda _: f"{block}\n", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
         PAGE.write_text(text, encoding="utf-8")
         return
     os.environ.update(ENVIRONMENT)

@@ -32,22 +32,22 @@ class StepEngine(Engine):
         asked.extra_args = {ASKED: k}
         for name, prompt in zip(names, prompts, strict=True):
             engine.add_request(name, {"prompt_token_ids": prompt}, asked.clone())
-        found: dict[str, Any] = {"cpu": [], "wall": []}
+        times: dict[str, Any] = {"cpu": [], "wall": []}
         began, settling = time.process_time(), _SETTLING
-        while len(found["cpu"]) < steps:
+        while len(times["cpu"]) < steps:
             cpu, wall = time.process_time(), time.perf_counter()
             outputs = engine.step()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             settling -= len(outputs) == len(prompts)
             if settling < 0:
-                found["cpu"].append(cpu)
-                found["wall"].append(wall)
-            if len(found["cpu"]) >= 2 and time.process_time() - began > budget_s:
+                times["cpu"].append(cpu)
+                times["wall"].append(wall)
+            if len(times["cpu"]) >= 2 and time.process_time() - began > budget_s:
                 break
         engine.abort_request(names)
         while engine.has_unfinished_requests():
             engine.step()
-        return found
+        return times
 
 
 if __name__ == "__main__":

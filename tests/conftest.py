@@ -84,8 +84,8 @@ def vllm_log():
 @pytest.fixture(scope="session")
 def prometheus(tmp_path_factory):
     """The folder of `prometheus` and `promtool`; from Debian's package where none are installed."""
-    if found := shutil.which("promtool"):
-        return Path(found).parent
+    if tool := shutil.which("promtool"):
+        return Path(tool).parent
     folder = tmp_path_factory.mktemp("prometheus")
     download = "apt-get -qq download prometheus"
     script = f"({download} || (apt-get -qq update && {download})) && dpkg -x prometheus_*.deb ."

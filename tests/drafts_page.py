@@ -23,12 +23,12 @@ PAGE = ROOT / "docs/drafts.md"
 def tables() -> dict[str, list[str]]:
     """The lines of each table, by the name in its marks."""
     head = ["|rule|what must hold|", "|---|---|"]
-    found = {kind: list(head) for kind in ("error", "error that can run", "warning", "note")}
+    lines = {kind: list(head) for kind in ("error", "error that can run", "warning", "note")}
     for rule in every_rule():
-        found[kind_of(rule)].append(f"|`{rule.name}`|{what_must_hold(rule)}|")
+        lines[kind_of(rule)].append(f"|`{rule.name}`|{what_must_hold(rule)}|")
     head = ["|rule|severity|what must hold|", "|---|---|---|"]
     rows = (f"|`{rule.name}`|{kind_of(rule)}|{what_must_hold(rule)}|" for rule in start_rules())
-    return found | {"start": [*head, *rows], "architectures": architectures()}
+    return lines | {"start": [*head, *rows], "architectures": architectures()}
 
 
 def kind_of(rule: Rule) -> str:
@@ -49,7 +49,7 @@ def architectures() -> list[str]:
 
 
 def _row(drafter: Drafter) -> str:
-    families = [one.title for one in registry.families().values() if drafter in one.drafters]
+    families = [f.title for f in registry.families().values() if drafter in f.drafters]
     published = ", ".join(f"`{name}`" for name in sorted(drafter.published))
     layers = dict.fromkeys(layer for _, layer in drafter.speculators)
     kinds = dict.fromkeys(f"`{type_}`" for type_, _ in drafter.speculators)

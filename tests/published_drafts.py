@@ -100,7 +100,7 @@ def known(draft: Published) -> str:
 
 def find(drafts: Sequence[Published]) -> list[Found]:
     """The check of each, of files as published."""
-    found = []
+    checks = []
     with tempfile.TemporaryDirectory() as folder:
         for draft in drafts:
             there = Path(folder, draft.slug)
@@ -110,20 +110,20 @@ def find(drafts: Sequence[Published]) -> list[Found]:
                 target=str(write_target(draft, Path(folder, f"{draft.slug}-target"))),
                 engine={"max_model_len": 4096}, options={}, platform="cuda",
             )  # fmt: skip
-            found.append(Found(draft, run_check(request)))
-    return found
+            checks.append(Found(draft, run_check(request)))
+    return checks
 
 
-def page(found: Sequence[Found]) -> str:
-    return HEAD + "".join(f"|{'|'.join(row)}|\n" for row in rows(found))
+def page(checks: Sequence[Found]) -> str:
+    return HEAD + "".join(f"|{'|'.join(row)}|\n" for row in rows(checks))
 
 
-def rows(found: Sequence[Found]) -> Iterator[tuple[str, ...]]:
+def rows(checks: Sequence[Found]) -> Iterator[tuple[str, ...]]:
     """Drafts whose cells are equal share a row, which stands where the first of them does."""
-    listed = [one for one in found if _LISTED.fullmatch(one.draft.checkpoint)]
+    listed = [check for check in checks if _LISTED.fullmatch(check.draft.checkpoint)]
     names: dict[tuple[str, ...], list[str]] = {}
-    for one in sorted(listed, key=lambda one: one.draft.checkpoint.lower()):
-        names.setdefault(one.cells, []).append(f"{_linked(one.draft)}{_MARKS[known(one.draft)]}")
+    for check in sorted(listed, key=lambda check: check.draft.checkpoint.lower()):
+        names.setdefault(check.cells, []).append(f"{_linked(check.draft)}{_MARKS[known(check.draft)]}")
     return ((", ".join(those), *cells) for cells, those in names.items())
 
 
@@ -139,8 +139,8 @@ def _linked(draft: Published) -> str:
 
 
 def main() -> None:
-    found = find(published())
-    text = page(found)
+    checks = find(published())
+    text = page(checks)
     print(text)
     if "--write" in sys.argv[1:]:
         PAGE.write_text(text, encoding="utf-8")

@@ -80,57 +80,57 @@ DRAFTS = {
 
 
 def draft(slug: str) -> Published:
-    return next(one for one in published() if one.slug == slug)
+    return next(file for file in published() if file.slug == slug)
 
 
-def projections(one: Published, *more: str) -> list[tuple[int, int]]:
+def projections(file: Published, *more: str) -> list[tuple[int, int]]:
     """Shapes of the weights that quantisers take: the linear ones inside layers, and modules of these
     names."""
     return [
         (shape[0], shape[1])
-        for name, (_, shape) in one.tensors.items()
+        for name, (_, shape) in file.tensors.items()
         if name.endswith(".weight")
         and len(shape) == 2
         and (re.search(r"layers?\.", name) or name.split(".")[-2] in more)
     ]
 
 
-def plain(one: Published) -> dict[str, float]:
+def plain(file: Published) -> dict[str, float]:
     """Part of the file that stays as it is -> bytes."""
-    found: dict[str, float] = {}
-    for name, (dtype, shape) in one.tensors.items():
+    sizes: dict[str, float] = {}
+    for name, (dtype, shape) in file.tensors.items():
         if len(shape) == 2 and re.search(r"layers?\.", name) and name.endswith(".weight"):
             continue
         parts = ("embed_tokens", "lm_head", "fc", "candidate_selector", "markov_head")
         part = next((part for part in parts if part in name.split(".")), "norms and the rest")
-        found[part] = found.get(part, 0) + math.prod(shape) * BYTES[dtype]
-    return found
+        sizes[part] = sizes.get(part, 0) + math.prod(shape) * BYTES[dtype]
+    return sizes
 
 
-def saved(one: Published, name: str) -> float:
+def saved(file: Published, name: str) -> float:
     """By a format of `SIZES`; vLLM quantises fc as well while it loads a draft."""
-    shapes = projections(one, *(["fc"] if name.startswith("online") else []))
+    shapes = projections(file, *(["fc"] if name.startswith("online") else []))
     return sum(_whole(*shape) - SIZES[name](*shape) for shape in shapes)
 
 
-def whole(one: Published) -> float:
-    return sum(math.prod(shape) * BYTES[dtype] for dtype, shape in one.tensors.values())
+def whole(file: Published) -> float:
+    return sum(math.prod(shape) * BYTES[dtype] for dtype, shape in file.tensors.values())
 
 
-def _bits(one: Published, size: Size) -> str:
-    weights = sum(rows * columns for rows, columns in projections(one))
-    found = 8 * sum(size(*shape) for shape in projections(one)) / weights
-    return f"{found + 1e-6:.1f}".removesuffix(".0")  # 8.25 is 8.3
+def _bits(file: Published, size: Size) -> str:
+    weights = sum(rows * columns for rows, columns in projections(file))
+    bits = 8 * sum(size(*shape) for shape in projections(file)) / weights
+    return f"{bits + 1e-6:.1f}".removesuffix(".0")  # 8.25 is 8.3
 
 
 def first_table(text: str) -> list[str]:
     """Its rows, the last two columns computed where the first names a format of `SIZES`."""
-    one = draft(FIRST)
+    file = draft(FIRST)
     rows = []
     for row in text.splitlines():
         *kept, _, _ = cells = [cell.strip() for cell in row.strip("|").split("|")]
         if size := SIZES.get(cells[0]):
-            cells = [*kept, _bits(one, size), _mib(saved(one, cells[0]))]
+            cells = [*kept, _bits(file, size), _mib(saved(file, cells[0]))]
         rows.append(f"|{'|'.join(cells)}|" if set(cells[0]) != {"-"} else row)
     return rows
 
@@ -140,12 +140,12 @@ def second_table() -> Iterator[str]:
     yield f"|{'|'.join(heads)}|"
     yield f"|{'---|' * len(heads)}"
     for slug, kind in DRAFTS.items():
-        one = draft(slug)
-        savings = [_mib(saved(one, name)) for name in SHOWN.values()]
+        file = draft(slug)
+        savings = [_mib(saved(file, name)) for name in SHOWN.values()]
         rest = ", ".join(
-            f"{_named(part)} {_mib(size)}" for part, size in plain(one).items() if size > _MIB
+            f"{_named(part)} {_mib(size)}" for part, size in plain(file).items() if size > _MIB
         )
-        yield f"|{kind}, `{one.checkpoint}`|{_mib(whole(one))}|{'|'.join(savings)}|{rest}|"
+        yield f"|{kind}, `{file.checkpoint}`|{_mib(whole(file))}|{'|'.join(savings)}|{rest}|"
 
 
 def _named(part: str) -> str:
@@ -161,9 +161,9 @@ def _between(name: str) -> re.Pattern[str]:
 
 
 def block(name: str, text: str) -> str:
-    found = _between(name).search(text)
-    assert found, name
-    return found[0]
+    match = _between(name).search(text)
+    assert match, name
+    return match[0]
 
 
 def page(text: str) -> str:

@@ -59,8 +59,8 @@ def read(path: Path) -> Fault:
     said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     title, _, body = said.partition("\n")
     names = "|".join(name.strip("[]") for name in FIELDS)
-    found = re.findall(rf"^({names}): (.+(?:\n  .+)*)", body, re.MULTILINE)
-    return Fault(path, title.rstrip("."), {name: re.sub(r"\s+", " ", text) for name, text in found})
+    parts = re.findall(rf"^({names}): (.+(?:\n  .+)*)", body, re.MULTILINE)
+    return Fault(path, title.rstrip("."), {name: re.sub(r"\s+", " ", text) for name, text in parts})
 
 
 def faults() -> list[Fault]:
@@ -68,10 +68,10 @@ def faults() -> list[Fault]:
 
 
 def page() -> str:
-    found = faults()
+    known = faults()
     text = INTRODUCTION
     for kind, meaning in KINDS.items():
-        lines = [fault.line() for fault in found if fault.parts["Kind"] == f"{kind}."]
+        lines = [fault.line() for fault in known if fault.parts["Kind"] == f"{kind}."]
         text += "\n".join([f"\n## {kind.capitalize()}", "", meaning, "", *lines, ""])
     return text
 

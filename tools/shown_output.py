@@ -59,8 +59,8 @@ def logged_line() -> str:
 
     request = CheckRequest(draft=DRAFT, target=DRAFTED, k=4, options={}, platform="cpu")
     with contextlib.chdir(ROOT):  # the page names its draft from there
-        found = run_check(request)
-    return f"{NAME}: {describe(found.inspection.spec, found.target.num_layers)}"
+        checked = run_check(request)
+    return f"{NAME}: {describe(checked.inspection.spec, checked.target.num_layers)}"
 
 
 def _wrapped(text: str) -> str:

@@ -102,12 +102,12 @@ def random_weights(shapes: Shapes) -> dict[str, torch.Tensor]:
     """
     torch.manual_seed(0)
     block = torch.randn(_BLOCK).mul_(0.02).bfloat16()
-    found = {}
+    tensors = {}
     for name, shape in shapes.items():
         size = prod(shape)
         values = block.repeat(-(-size // _BLOCK))[:size].view(shape)
-        found[name] = values + 1 if len(shape) == 1 else values
-    return found
+        tensors[name] = values + 1 if len(shape) == 1 else values
+    return tensors
 
 
 LLAMA_8B = {

@@ -24,24 +24,24 @@ def read_times(path: Path, pair: Pair) -> StepTimes:
         OptionsError: it is neither, or lacks what the clock needs.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict) and found.get("selftest") == FORMAT:
-            return _of_selftest(found, pair)
-        return Tuned.of(Report.model_validate(found))
+        file = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(file, dict) and file.get("selftest") == FORMAT:
+            return _of_selftest(file, pair)
+        return Tuned.of(Report.model_validate(file))
     except OptionsError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _refused(path.name, f"a file that can be read ({type(error).__name__})") from None
 
 
-def _of_selftest(found: dict[str, Any], pair: Pair) -> Modelled:
+def _of_selftest(file: dict[str, Any], pair: Pair) -> Modelled:
     """The model, with the bandwidth of a copy and the times of states that this GPU showed."""
-    name = str(found["device"]["name"])
+    name = str(file["device"]["name"])
     gpu = next((gpu for gpu in GPUS.values() if re.search(rf"\b{gpu.name}\b", name)), None)
-    bandwidth = found["copy_bandwidth"]
+    bandwidth = file["copy_bandwidth"]
     if gpu is None or not bandwidth:
         raise _refused(name, f"a self-test with times, on {' or '.join(GPUS)}")
-    times = state_times(found)
+    times = state_times(file)
     if len(times["replay"]) < 2:
         raise _refused(name, "times of two K or more")
     return Modelled(pair, replace(gpu, bandwidth=float(bandwidth), state_us=times))
@@ -68,12 +68,12 @@ class Tuned:
         if len(ks) < 2 or 0 not in ks:
             raise _refused("report.json", "that of --schedule, with step times of K = 0 and another K")
         most, longest = max(n for _, _, n in times), max(c for _, c, _ in times)
-        found = cls(times, 0.0)
-        steps = [found._at(k, longest, most) for k in (0, max(ks))]
+        tuned = cls(times, 0.0)
+        steps = [tuned._at(k, longest, most) for k in (0, max(ks))]
         return cls(times, max(0.0, steps[1] - steps[0]) / (most * max(ks)))
 
     def seconds(self, scheme: str, k: int, load: Load) -> float:
-        contexts = sorted({c for one, c, _ in self.seconds_at if one == k})
+        contexts = sorted({c for at_k, c, _ in self.seconds_at if at_k == k})
         if not contexts:
             raise _refused(f"K = {k}", f"one of {sorted({k for k, *_ in self.seconds_at})}")
         by_context = [(float(c), self._at(k, c, load.requests)) for c in contexts]
@@ -81,7 +81,7 @@ class Tuned:
 
     def _at(self, k: int, context: int, requests: int) -> float:
         points = [
-            (float(n), s) for (one, c, n), s in self.seconds_at.items() if (one, c) == (k, context)
+            (float(n), s) for (at_k, c, n), s in self.seconds_at.items() if (at_k, c) == (k, context)
         ]
         return _between(sorted(points), requests)
 

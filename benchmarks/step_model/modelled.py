@@ -145,8 +145,8 @@ class Modelled:
             return 0.0
         if scheme == "none":
             return recurrent.layers * 2 * recurrent.ssm_bytes / self.gpu.bandwidth
-        one = time_at(self.gpu.state_us[scheme], k) * 1e-6 * recurrent.ssm_bytes / _STATE
-        return recurrent.layers * max(one, 2 * recurrent.ssm_bytes / self.gpu.bandwidth)
+        layer_s = time_at(self.gpu.state_us[scheme], k) * 1e-6 * recurrent.ssm_bytes / _STATE
+        return recurrent.layers * max(layer_s, 2 * recurrent.ssm_bytes / self.gpu.bandwidth)
 
     def _draft_s(self, k: int, n: int, load: Load) -> float:
         """The first pass also computes the step's rows, in which the accepted ones are."""

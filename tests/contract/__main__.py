@@ -65,10 +65,10 @@ def _opened(release: str, source: Path | None) -> tuple[ReadModule, str]:
     """Return how modules are read, and the release that they are of."""
     if source is not None:
         read = folder_source(source)
-        found = release or stated_release(read)
-        if not found:
+        version = release or stated_release(read)
+        if not version:
             print(f"The tree does not say its release: judged as {NEWEST_RELEASE}, or say --release.")
-        return read, found or NEWEST_RELEASE
+        return read, version or NEWEST_RELEASE
     if release:
         return wheel_source(download(release)), release
     import vllm

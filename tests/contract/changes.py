@@ -39,12 +39,12 @@ def faults() -> dict[str, list[tuple[str, list[str]]]]:
 
 def fixed_faults(release: str) -> list[str]:
     """The faults whose page says that they are fixed by this release."""
-    found = []
+    names = []
     for script in sorted(FAULTS.rglob("*.py")):
         fixed = re.search(r"fixed in ([\d.]+\d)", ast.get_docstring(ast.parse(script.read_text())) or "")
         if fixed and Version(fixed[1]) <= Version(release):
-            found.append(script.stem)
-    return found
+            names.append(script.stem)
+    return names
 
 
 def _cause(script: Path) -> str:
@@ -65,9 +65,9 @@ def faults_to_look_at(before: ReadModule, after: ReadModule) -> Iterator[str]:
 def changed_fields(before: ReadModule, after: ReadModule) -> Iterator[str]:
     for module, name in CONFIGS:
         old, new = (_fields(read, module, name) for read in (before, after))
-        for word, found in (("new", new - old), ("gone", old - new)):
-            if found:
-                yield f"{name}: {word} {', '.join(sorted(found))}"
+        for word, fields in (("new", new - old), ("gone", old - new)):
+            if fields:
+                yield f"{name}: {word} {', '.join(sorted(fields))}"
 
 
 def text_of(read: ReadModule, module: str, path: list[str]) -> str | None:

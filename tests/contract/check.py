@@ -40,11 +40,11 @@ def folder_source(folder: Path) -> ReadModule:
 def stated_release(read: ReadModule) -> str:
     """The version that a built tree states; "": it does not, as one fresh from version control."""
     try:
-        found = re.search(r"""^(?:__version__ = )?version = ['"]([^'"]+)""", read("vllm._version"), re.M)
+        match = re.search(r"""^(?:__version__ = )?version = ['"]([^'"]+)""", read("vllm._version"), re.M)
     except FileNotFoundError:
         return ""
     try:
-        return str(Version(found[1])) if found else ""
+        return str(Version(match[1])) if match else ""
     except InvalidVersion:
         return ""
 
@@ -90,8 +90,8 @@ def find(scope: ast.AST, path: list[str]) -> ast.stmt | None:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == path[0] for t in targets):
             return node
-        if isinstance(node, ast.Try | ast.If) and (found := find(node, path)) is not None:
-            return found
+        if isinstance(node, ast.Try | ast.If) and (inner := find(node, path)) is not None:
+            return inner
         if isinstance(node, ast.ImportFrom) and any(
             path[0] in (alias.asname, alias.name) for alias in node.names
         ):

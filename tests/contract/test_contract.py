@@ -125,6 +125,6 @@ def test_what_another_release_changes_is_said():
         "SpeculativeConfig: new drafting_in_parallel", "SpeculativeConfig: gone parallel_drafting",
     ]  # fmt: skip
     assert list(changes.faults_to_look_at(installed_source, installed_source)) == []
-    (found,) = changes.faults_to_look_at(installed_source, changed)
-    assert found.startswith("dflash_block_dropped: ")
-    assert found.endswith("use_eagle_block_drop has gone")
+    (fault,) = changes.faults_to_look_at(installed_source, changed)
+    assert fault.startswith("dflash_block_dropped: ")
+    assert fault.endswith("use_eagle_block_drop has gone")

@@ -71,10 +71,10 @@ def test_adapted_texts_are_those_without_a_draft(lora, batch):
 
 @pytest.mark.parametrize("batch", ALL)
 def test_a_length_that_changes_with_the_load_changes_no_adapted_text(lora, batch):
-    found, plain = lora["changing length"][batch], lora["plain"][batch]["tokens"]
-    assert found["tokens"] == [text[:end] for text, end in zip(plain, ENDS, strict=True)]
-    assert {len(row) for one in drafts_of(found) for row in one.values()} == {0, 1, 2, K}
-    counters = found["counters"]
+    drafted, plain = lora["changing length"][batch], lora["plain"][batch]["tokens"]
+    assert drafted["tokens"] == [text[:end] for text, end in zip(plain, ENDS, strict=True)]
+    assert {len(row) for rows in drafts_of(drafted) for row in rows.values()} == {0, 1, 2, K}
+    counters = drafted["counters"]
     drafts, tokens = counters["spec_decode_num_drafts"], counters["spec_decode_num_draft_tokens"]
     assert 0 < counters["spec_decode_num_accepted_tokens"] < tokens < drafts * K
 
@@ -150,9 +150,9 @@ def test_one_state_block_per_draft_token_where_convolutions_are_not_packed(hybri
         pytest.skip("this CPU packs no weights of convolutions")
     how = PACKED_LET_THROUGH if packed else UNPACKED
     engines = hybrid_engines(hybrid_batches, "per_token")
-    found = run_engines([replace(engine, broken_at_start=how) for engine in engines])
+    runs = run_engines([replace(engine, broken_at_start=how) for engine in engines])
     for name in ("base", "adapted", "mixed"):
-        plain, drafted = found["plain"][name], found["per_token"][name]
+        plain, drafted = runs["plain"][name], runs["per_token"][name]
         gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], drafted["tokens"])
         print(f"\n{name}, packed {packed}: gaps {gaps}")
         if packed:

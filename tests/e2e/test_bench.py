@@ -59,9 +59,9 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
         out, "--variants", "none,ours", "--concurrency", "1,4", "--num-prompts", "12",
         "--together", "--rounds", "2",
     )  # fmt: skip
-    found = rows(out)
-    assert set(found) == {("none", 1), ("none", 4), ("ours", 1), ("ours", 4)}
-    ours, none = found["ours", 1], found["none", 1]
+    table = rows(out)
+    assert set(table) == {("none", 1), ("none", 4), ("ours", 1), ("ours", 4)}
+    ours, none = table["ours", 1], table["none", 1]
     assert none["acceptance_length"] == 1
     assert 2.4 < ours["acceptance_length"] == pytest.approx(1 + sum(ours["acceptance"]))
     # 12 texts of 32 tokens, by the clock of the whole load: vLLM's count of steps, and the prompts' own.
@@ -70,7 +70,7 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
     assert ours["speedup"]["median"] == pytest.approx(
         ours["tokens_per_s"]["median"] / none["tokens_per_s"]["median"], rel=0.5
     )
-    assert [len(row["runs"]) for row in found.values()] == [2] * 4
+    assert [len(row["runs"]) for row in table.values()] == [2] * 4
     assert [picture.name for picture in out.glob("*.png")] == ["speedup.png"]
     assert "concurrency 4" in output
 
@@ -82,11 +82,11 @@ def test_no_draft_and_ours_side_by_side(tmp_path):
         assert f"gpu_memory_utilization {share:.2f}, unless --engine sets it." in output
     assert "load average" in output
     assert report["context"]["load_average"] >= 0
-    assert all(row["other_cores"] >= 0 for row in found.values())
+    assert all(row["other_cores"] >= 0 for row in table.values())
 
     # A report is not written over.
     bench(out, "--variants", "none", status=2)
-    assert rows(out) == found
+    assert rows(out) == table
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_gated_draft_drafts_worse_in_stock_vllm(tmp_path):
     """Stock loads half of q_proj and says nothing; the acceptance does."""
     out = tmp_path / "bench"
     bench(out, "--variants", "stock,ours", "--num-prompts", "12", draft=TINY / "gated")
-    found = rows(out)
-    assert found["ours", 1]["acceptance_length"] > found["stock", 1]["acceptance_length"] + 0.5
+    table = rows(out)
+    assert table["ours", 1]["acceptance_length"] > table["stock", 1]["acceptance_length"] + 0.5
 
 
 def test_drafts_are_accepted_at_asked_rates(tmp_path):
@@ -212,8 +212,8 @@ def test_json(tmp_path):
     out = tmp_path / "out"
     loads = ("--schedule", "-k", "1,4", "--concurrency", "4", "--context", "64", "--rounds", "1")
     words = (*loads, "--steps", "16", "--surface-only", "--json", "--engine", json.dumps(engine))
-    found = json.loads(bench(out, *words))
-    assert (found.pop("schema_version"), found.pop("exit_code")) == (SCHEMA, 0)
-    report = Report.model_validate(found)
+    doc = json.loads(bench(out, *words))
+    assert (doc.pop("schema_version"), doc.pop("exit_code")) == (SCHEMA, 0)
+    report = Report.model_validate(doc)
     assert (report.choice, report.of("closing")) == (None, [])
     assert report == report_in(out)

@@ -22,11 +22,11 @@ COUNTED = 4  # drafted tokens
 def converted(draft: Path, folder: Path, form: str) -> Path:
     program = Path(sys.executable).parent / "vllm-eagle"
     command = [program, "convert", draft, folder, "--target", TINY / "target", "-k", str(COUNTED)]
-    found = subprocess.run(
+    done = subprocess.run(
         [*map(str, command), "--format", form], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    print(found.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
     return folder
 
 
@@ -83,4 +83,4 @@ def test_from_the_published_folder_stock_drafts_others(served):
     assert served["published"]["drafts"] != served["ours"]["drafts"]
     assert per_position(served["published"]) != per_position(served["ours"])
     assert served["published"]["tokens"] == served["ours"]["tokens"]
-    print(json.dumps({name: per_position(found) for name, found in served.items()}))
+    print(json.dumps({name: per_position(result) for name, result in served.items()}))

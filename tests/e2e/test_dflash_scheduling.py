@@ -148,7 +148,7 @@ def test_the_cache_block_that_vllm_drops_of_a_hit_need_not_be_dropped(pair, v1):
     target, speculative = pair
     kept = speculative | {"disable_eagle_block_drop": True}
     batches = turns(texts(*LENGTHS), TURN)
-    found = run_engines([Engine("kept", batches, kept, engine_args=ROOMY, target=target)])["kept"]
-    assert found["again"]["cached"] == [(length - 1) // BLOCK * BLOCK for length in LENGTHS]
-    assert_same_after_a_hit(found)
-    assert differing(found["turn"], v1["roomy"]["turn, cold"], at_least=20) == 0
+    run = run_engines([Engine("kept", batches, kept, engine_args=ROOMY, target=target)])["kept"]
+    assert run["again"]["cached"] == [(length - 1) // BLOCK * BLOCK for length in LENGTHS]
+    assert_same_after_a_hit(run)
+    assert differing(run["turn"], v1["roomy"]["turn, cold"], at_least=20) == 0

@@ -45,10 +45,10 @@ def eagle3(folder: Path, k: int = 4, **keys: Any) -> dict[str, Any]:
     return {"method": "eagle3", "model": str(folder), "num_speculative_tokens": k, **keys}
 
 
-def assert_drafts_are_the_whole_heads(found: dict[str, Any], ranks: int = 1) -> None:
+def assert_drafts_are_the_whole_heads(answers: dict[str, Any], ranks: int = 1) -> None:
     """Packed rows that were never filled draft noise, with right texts: this is what tells."""
-    assert len(found["ranks"]) == ranks
-    for counted in found["ranks"]:
+    assert len(answers["ranks"]) == ranks
+    for counted in answers["ranks"]:
         print("\n", counted)
         assert counted["same"] == counted["inside"] > 100
         assert counted["equal_at_ids"] == counted["rows"]
@@ -80,7 +80,7 @@ def test_texts_and_drafts(v1):
 @pytest.mark.long
 class TestOthers:
     @pytest.fixture(scope="class")
-    def found(self, prompts, tmp_path_factory):
+    def runs(self, prompts, tmp_path_factory):
         folder = tmp_path_factory.mktemp("others")
         native = native_without_a_head(folder / "native")
         texts = [text for text, _ in read_prompts(str(TEXTS))]
@@ -115,8 +115,8 @@ class TestOthers:
     @pytest.mark.parametrize(("pair", "reduced"), [
         ("whole", "few"), ("own", "own, half"), ("dflash", "dflash, half"),
     ])  # fmt: skip
-    def test_texts(self, found, pair, reduced):
-        whole, kept = found[pair]["answer"], found[reduced]["answer"]
+    def test_texts(self, runs, pair, reduced):
+        whole, kept = runs[pair]["answer"], runs[reduced]["answer"]
         print(f"\n{reduced}: {kept['tau']:.3f} of {whole['tau']:.3f} accepted a step")
         if pair == "dflash":
             assert_only_near_ties(whole, kept["tokens"], reduced)
@@ -124,15 +124,15 @@ class TestOthers:
             assert kept["tokens"] == whole["tokens"]
         assert 0.5 * whole["tau"] < kept["tau"]
 
-    def test_rows_follow_a_reload_of_the_target(self, found):
-        before, forgotten, after = (found["few"][step] for step in ("answer", "forgotten", "reloaded"))
+    def test_rows_follow_a_reload_of_the_target(self, runs):
+        before, forgotten, after = (runs["few"][step] for step in ("answer", "forgotten", "reloaded"))
         assert forgotten["tau"] < before["tau"] / 4
         assert after["tau"] == before["tau"]
         assert before["tokens"] == forgotten["tokens"] == after["tokens"]
 
     @pytest.mark.parametrize("name", ["few", "dflash, half", "bfloat16"])
-    def test_drafts(self, found, name):
-        assert_drafts_are_the_whole_heads(found[name])
+    def test_drafts(self, runs, name):
+        assert_drafts_are_the_whole_heads(runs[name])
 
 
 @pytest.mark.long
@@ -145,12 +145,12 @@ def test_two_ranks(prompts, tmp_path, keys):
     kept = engine("kept", tmp_path, asked, ids, speculative=eagle3(draft, **keys), **two)
     kept.job["ids"] = counted
     whole = engine("whole", tmp_path, asked, speculative=eagle3(draft, **keys), **two)
-    found = run_engines([whole, kept], VLLM_CPU_OMP_THREADS_BIND="0|1")
-    before, half = (found[name]["answer"] for name in ("whole", "kept"))
+    runs = run_engines([whole, kept], VLLM_CPU_OMP_THREADS_BIND="0|1")
+    before, half = (runs[name]["answer"] for name in ("whole", "kept"))
     assert half["tokens"] == before["tokens"]
     assert 0.6 * before["tau"] < half["tau"]
     if counted:
-        assert_drafts_are_the_whole_heads(found["kept"], ranks=2)
+        assert_drafts_are_the_whole_heads(runs["kept"], ranks=2)
 
 
 @pytest.mark.long
@@ -166,16 +166,16 @@ def test_on_v2(prompts, tmp_path, name):
         }  # fmt: skip
     asked = [prompt[:24] for prompt in prompts[-2:]]
     ids = ids_of(prompts[:80], 768, 1536)
-    found = run_engines(
+    runs = run_engines(
         [
             engine("whole", tmp_path, asked, **dict(rest)),
             engine("kept", tmp_path, asked, ids, **dict(rest)),
         ],
         "v2",
     )
-    whole, kept = (found[engine]["answer"] for engine in ("whole", "kept"))
+    whole, kept = (runs[engine]["answer"] for engine in ("whole", "kept"))
     gaps = assert_only_near_ties(whole, kept["tokens"], name)
     assert name == "dflash" or not gaps  # in float32 there are no near-ties
-    for counted in found["kept"]["ranks"]:
+    for counted in runs["kept"]["ranks"]:
         print(f"\n{counted}")
         assert counted["same"] == counted["inside"] > 20

@@ -69,7 +69,7 @@ def serve(runner: str, pairs: tuple[str, ...], tokens: int, texts: int) -> dict[
             Engine(f"{name} full", batches, draft, arguments, options, target),
             Engine(f"{name} windowed", batches, draft, arguments, windowed, target),
         ]
-    return {name: found["long"] for name, found in run_engines(engines, runner).items()}
+    return {name: run["long"] for name, run in run_engines(engines, runner).items()}
 
 
 @pytest.fixture(scope="module")
@@ -163,18 +163,18 @@ def v2(request):
 
 @pytest.mark.v2
 def test_texts_on_v2(v2):
-    pair, found = v2
-    plain, windowed = found[f"{pair} plain"], found[f"{pair} windowed"]
+    pair, runs = v2
+    plain, windowed = runs[f"{pair} plain"], runs[f"{pair} windowed"]
     gaps = near_tie_gaps(plain["tokens"], plain["logprobs"], windowed["tokens"])
-    lengths = {kind: acceptance_length(found[f"{pair} {kind}"]) for kind in ("full", "windowed")}
+    lengths = {kind: acceptance_length(runs[f"{pair} {kind}"]) for kind in ("full", "windowed")}
     print(f"\n{pair}, tokens a step: {lengths}; gaps {gaps}")
     assert max(gaps, default=0) <= NEAR_TIE_GAP
 
 
 @pytest.mark.v2
 def test_drafts_on_v2_are_those_of_a_reference_with_the_window(v2, request):
-    pair, found = v2
-    windowed = found[f"{pair} windowed"]
-    assert windowed["placed"] != found[f"{pair} full"]["placed"]
+    pair, runs = v2
+    windowed = runs[f"{pair} windowed"]
+    assert windowed["placed"] != runs[f"{pair} full"]["placed"]
     target = request.getfixturevalue(TARGETS[pair])
     assert_drafted_in_a_window(windowed, pair, target, least=15)

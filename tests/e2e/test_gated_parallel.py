@@ -47,8 +47,8 @@ def results(tmp_path_factory):
                 )
                 for ranks in (1, 2)
             ]  # fmt: skip
-    found = run_engines(engines, VLLM_CPU_OMP_THREADS_BIND="0|1")
-    return {name: batches["texts"] for name, batches in found.items()}
+    runs = run_engines(engines, VLLM_CPU_OMP_THREADS_BIND="0|1")
+    return {name: batches["texts"] for name, batches in runs.items()}
 
 
 @pytest.mark.parametrize("kv_heads", KV_HEADS, ids=["kv_replicated", "kv_divided"])

@@ -154,8 +154,8 @@ class TestNegativeControls:
 
     def equal_ids(self, v1, target, walk, prompts, layer_ids=DFLASH_AUX_LAYERS):
         texts = prompts[:CONTROL]
-        found = compare(v1["replay"], target, walk, layer_ids, texts, K, chained=False)
-        return min(found.equal_share)
+        tally = compare(v1["replay"], target, walk, layer_ids, texts, K, chained=False)
+        return min(tally.equal_share)
 
     def test_aux_layers_shifted_by_one(self, v1, hybrid_target, dflash_walk, prompts):
         shifted = tuple(b - 1 for b in DFLASH_AUX_LAYERS)

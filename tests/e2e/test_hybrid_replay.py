@@ -75,9 +75,9 @@ def test_texts_are_those_without_a_draft(v1, name):
 @pytest.mark.promise("DFlash drafts as it was trained to")
 def test_drafts_are_those_of_the_reference(v1, hybrid_target, dflash_walk, prompts):
     texts, result = prompts[:PROMPTS], v1[0]["auto"]
-    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
-    assert found.drafts >= 400
-    assert min(found.equal_share) >= EQUAL_IDS
+    tally = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
+    assert tally.drafts >= 400
+    assert min(tally.equal_share) >= EQUAL_IDS
 
 
 @pytest.mark.promise("it is chosen by itself where it is possible, and the log says so")

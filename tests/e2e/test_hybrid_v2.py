@@ -143,22 +143,22 @@ def test_each_recurrent_layer_in_a_group_of_its_own(more):
 
 def test_chunked_kernels_accept_and_say_what_sequential_ones_do(more):
     """Up to near-ties, behind which texts may differ."""
-    want, got = (more[f"{kernels} kernels"] for kernels in KERNELS)
-    gaps = near_tie_gaps(want["tokens"], want["logprobs"], got["tokens"])
-    apart = [largest_difference(a, b) for a, b in zip(want["logprobs"], got["logprobs"], strict=True)]
-    histograms = [accepted(result["counters"]) for result in (want, got)]
+    want, other = (more[f"{kernels} kernels"] for kernels in KERNELS)
+    gaps = near_tie_gaps(want["tokens"], want["logprobs"], other["tokens"])
+    apart = [largest_difference(a, b) for a, b in zip(want["logprobs"], other["logprobs"], strict=True)]
+    histograms = [accepted(result["counters"]) for result in (want, other)]
     print(f"\naccepted {histograms}; {len(gaps)} texts diverge, gaps {gaps}; logprobs apart by {apart}")
     assert max(gaps, default=0) <= NEAR_TIE_GAP
     assert max(apart) <= NEAR_TIE_GAP
     assert sum(histograms[0][1:]) > 10
-    if want["tokens"] == got["tokens"]:
+    if want["tokens"] == other["tokens"]:
         assert histograms[0] == histograms[1]
 
 
 @pytest.mark.parametrize("name", ["chunked", "tails", "turns"])
 def test_texts_are_those_without_drafts(v2, plain, name):
-    want, got = plain[name], v2[f"{name} replay"]
-    assert_only_near_ties(want, got["tokens"], name)
+    want, replay = plain[name], v2[f"{name} replay"]
+    assert_only_near_ties(want, replay["tokens"], name)
 
 
 def test_last_chunks_of_one_token_run_beside_verify_rows(v2):
@@ -223,7 +223,7 @@ def broken(chunked, plain):
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_replay_is_seen(broken, plain, how):
-    right, got = plain["chunked"], broken[how]["tokens"]
-    gaps = near_tie_gaps([tokens[:32] for tokens in right["tokens"]], right["logprobs"], got)
+    right, wrong = plain["chunked"], broken[how]["tokens"]
+    gaps = near_tie_gaps([tokens[:32] for tokens in right["tokens"]], right["logprobs"], wrong)
     print(f"\n{how}: gaps {gaps}")
     assert max(gaps) > NEAR_TIE_GAP

@@ -32,7 +32,7 @@ def test_texts_about_images_are_those_without_a_draft(tmp_path):
         Engine("plain", texts, engine_args=ENGINE, target=target),
         Engine("drafted", texts, speculative, engine_args=ENGINE, target=target),
     ]
-    plain, drafted = (found["texts"] for found in run_engines(engines).values())
+    plain, drafted = (run["texts"] for run in run_engines(engines).values())
     assert drafted["workers"][0]["drafter"] == "Eagle3EagleExtLlamaForCausalLM"
     assert drafted["counters"]["spec_decode_num_drafts"] > 10
     assert plain["prompt_lengths"] == [9, 9, 3]  # an image takes four places

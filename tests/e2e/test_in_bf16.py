@@ -30,10 +30,10 @@ AUX_LAYERS = {
 def assert_drafts_as_the_reference(target, prompts, request):
     def check(result, name, *, drafts, bound=BOUND):
         reference = request.getfixturevalue(f"{name}_reference")
-        found = compare(result, target, reference, AUX_LAYERS[name], prompts, K)
-        assert_same_drafter(found, drafts=drafts, bound=bound)
+        tally = compare(result, target, reference, AUX_LAYERS[name], prompts, K)
+        assert_same_drafter(tally, drafts=drafts, bound=bound)
         counted = acceptance(result)
-        assert counted == pytest.approx(found.engine_acceptance, abs=bound)
+        assert counted == pytest.approx(tally.engine_acceptance, abs=bound)
 
     return check
 

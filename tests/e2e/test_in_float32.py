@@ -47,9 +47,9 @@ def compared(in_float32, target, prompts, request):
 
     def compare_some(name: str, layer_ids: tuple[int, ...], changed=lambda same: same) -> Comparison:
         result, reference = in_float32[0][name], changed(request.getfixturevalue(f"{name}_reference"))
-        found = compare(result, target, reference, layer_ids, prompts[:FEW], K)
-        assert found.drafts >= 15 * FEW
-        return found
+        tally = compare(result, target, reference, layer_ids, prompts[:FEW], K)
+        assert tally.drafts >= 15 * FEW
+        return tally
 
     return compare_some
 

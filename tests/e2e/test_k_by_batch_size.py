@@ -44,14 +44,14 @@ def v1(prompts, tmp_path_factory):
         "chain fixed": chain, "chain schedule": following(chain, EAGLE_SCHEDULE),
         HOLE: following(chain, EAGLE_SCHEDULE),
     }  # fmt: skip
-    found = run_engines([
+    runs = run_engines([
         Engine(
             name, waves, draft, options=REPLAY if draft else {}, target=TARGET,
             broken=HOLE if name == HOLE else None,
         )
         for name, draft in engines.items()
     ])  # fmt: skip
-    return {name: result["waves"] for name, result in found.items()}
+    return {name: result["waves"] for name, result in runs.items()}
 
 
 class TestDFlashWithReplay:
@@ -74,9 +74,9 @@ class TestDFlashWithReplay:
 
 def test_a_chain_beside_the_hybrid_target_follows_it_too(v1):
     result, plain = v1["chain schedule"], v1["plain"]
-    found = phases(result)
-    assert set(found) == {4, 2, 1, 0}
-    assert EAGLE_K in found[found.index(0) :]
+    ks = phases(result)
+    assert set(ks) == {4, 2, 1, 0}
+    assert EAGLE_K in ks[ks.index(0) :]
     assert_drafts_follow_the_schedule(result, EAGLE_SCHEDULE)
     assert_only_near_ties(plain, result["tokens"], "schedule")
     widths = drafts_by_width(result, v1["chain fixed"])
@@ -149,8 +149,8 @@ def test_drafts_of_a_schedule_on_v2_differ_at_near_ties_alone(v2, dflash_walk, h
     gaps = gaps_of_differing_ids(result, fixed, dflash_walk, hybrid_target)
     print(f"\n{len(gaps)} drafted ids differ, at gaps {sorted(gaps)}")
     assert max(gaps, default=0) <= NEAR_TIE_GAP
-    assert len(gaps) <= 0.1 * sum(len(row) for one in drafts_of(result) for row in one.values())
-    others = result | {"placed": [shifted(one) for one in result["placed"]]}
+    assert len(gaps) <= 0.1 * sum(len(row) for rows in drafts_of(result) for row in rows.values())
+    others = result | {"placed": [shifted(rows) for rows in result["placed"]]}
     control = gaps_of_differing_ids(others, fixed, dflash_walk, hybrid_target)
     assert sorted(control)[len(control) // 2] > 10 * NEAR_TIE_GAP
 

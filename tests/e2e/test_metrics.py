@@ -74,11 +74,11 @@ def families(server) -> list:
 
 def read(server) -> dict[str, list]:
     """Samples by name."""
-    found: dict[str, list] = {}
+    page: dict[str, list] = {}
     for family in families(server):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append(sample)
-    return found
+            page.setdefault(sample.name, []).append(sample)
+    return page
 
 
 def count(page, name: str) -> list[float]:
@@ -125,9 +125,9 @@ def test_counters_tell_what_the_client_received(server, prompts):
         assert drafts[0] > len(whole) + len(last)
         return
     assert {steps[0] for steps in answers} == {1}
-    for position, (found, least) in enumerate(zip(per_position, expected, strict=True)):
+    for position, (total, least) in enumerate(zip(per_position, expected, strict=True)):
         seen = sum(n > position for n in last)
-        assert least + seen <= found <= least + len(last)
+        assert least + seen <= total <= least + len(last)
 
 
 def test_our_gauges(server):
@@ -147,7 +147,7 @@ def test_our_gauges(server):
 
 def test_panels_and_alerts_ask_for_what_there_is(server):
     page = read(server)
-    labels = {name: set().union(*(s.labels for s in found)) for name, found in page.items()}
+    labels = {name: set().union(*(s.labels for s in samples)) for name, samples in page.items()}
     grows = {s.name: f.type in ("counter", "histogram") for f in families(server) for s in f.samples}
     made = {"up": SCRAPED} | {
         rule["record"]: {"model_name", "position"} for rule in queries.rules("record")

@@ -50,7 +50,7 @@ def gaps(result, name) -> list[float]:
 
 
 @pytest.fixture(scope="module", params=RUNNERS)
-def found(request, prompts):
+def runs(request, prompts):
     """V2 runs under Triton's interpreter, and is asked for few tokens."""
     is_v1 = request.param == "v1"
     texts = batches(prompts[0][:24], 24 if is_v1 else 6)
@@ -59,18 +59,18 @@ def found(request, prompts):
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_the_text_is_that_of_the_prompt_alone(found, name):
-    result = found[name]
+def test_the_text_is_that_of_the_prompt_alone(runs, name):
+    result = runs[name]
     for batch in ("again", "joined"):
         assert max(gaps(result, batch), default=0) <= NEAR_TIE_GAP
     assert result["joined"]["counters"]["spec_decode_num_drafts"] > 0
 
 
-def test_no_prompt_has_placeholders(found):
+def test_no_prompt_has_placeholders(runs):
     """Whose first step verifies nothing; the long request verifies drafts next to it."""
     for name, padded in {"replay": 0, "per_token": 0, "vllm's": K}.items():
         first: dict[str, int] = {}
-        steps = found[name]["joined"]["steps"]
+        steps = runs[name]["joined"]["steps"]
         for step in steps:
             first = step["verified"] | first
         in_order = [first[request] for request in sorted(first, key=lambda r: int(r.split("-")[0]))]
@@ -78,7 +78,7 @@ def test_no_prompt_has_placeholders(found):
         assert all(step["k"] == K for step in steps)
 
 
-def test_vllms_scheduler_gives_another_text(found):
-    result = found["vllm's"]
+def test_vllms_scheduler_gives_another_text(runs):
+    result = runs["vllm's"]
     assert max(gaps(result, "again"), default=0) <= NEAR_TIE_GAP
     assert max(gaps(result, "joined")) > 10 * NEAR_TIE_GAP

@@ -66,18 +66,18 @@ def test_installed_package_has_what_it_requires():
 def test_cuda_extra_resolves():
     """As far as it can be checked without a GPU: pip finds a set of versions, and installs nothing."""
     arguments = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", ".[cuda]")
-    found = {
-        canonicalize_name(one["metadata"]["name"]): one
-        for one in json.loads(run("pip", *arguments))["install"]
+    dists = {
+        canonicalize_name(dist["metadata"]["name"]): dist
+        for dist in json.loads(run("pip", *arguments))["install"]
     }
-    assert found["vllm"]["metadata"]["version"].startswith("0.33.")
-    for name, one in found.items():
-        for text in one["metadata"].get("requires_dist", ()):
+    assert dists["vllm"]["metadata"]["version"].startswith("0.33.")
+    for name, dist in dists.items():
+        for text in dist["metadata"].get("requires_dist", ()):
             required = Requirement(text)
-            extras = ["", *one.get("requested_extras", ())]
+            extras = ["", *dist.get("requested_extras", ())]
             if required.marker and not any(required.marker.evaluate({"extra": each}) for each in extras):
                 continue
-            version = found[canonicalize_name(required.name)]["metadata"]["version"]
+            version = dists[canonicalize_name(required.name)]["metadata"]["version"]
             assert required.specifier.contains(version, prereleases=True), (
                 f"{name} needs {text}: {version}"
             )

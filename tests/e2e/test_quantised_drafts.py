@@ -51,10 +51,10 @@ def as_quantised(source: Path, format_: str, folder: Path) -> Path:
         file.unlink()
     (folder / "model.safetensors.index.json").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
-    found = quantised(Draft(config, tensors, "", 0), format_).draft
-    (folder / "config.json").write_text(json.dumps(found.config))
+    draft = quantised(Draft(config, tensors, "", 0), format_).draft
+    (folder / "config.json").write_text(json.dumps(draft.config))
     save_file(
-        {name: tensor.contiguous() for name, tensor in found.tensors.items()},
+        {name: tensor.contiguous() for name, tensor in draft.tensors.items()},
         folder / "model.safetensors",
         metadata={"format": "pt"},
     )
@@ -116,9 +116,9 @@ def test_about_as_much_is_accepted(results, name):
 
 
 def assert_as_much_is_accepted(quantised: Any, plain: Any) -> None:
-    found, whole = acceptance_length(quantised), acceptance_length(plain)
-    print(f"\n{found:.2f} tokens a step, {whole:.2f} with plain weights")
-    assert found > 0.9 * whole
+    tau, whole = acceptance_length(quantised), acceptance_length(plain)
+    print(f"\n{tau:.2f} tokens a step, {whole:.2f} with plain weights")
+    assert tau > 0.9 * whole
     assert quantised["placed"] != plain["placed"]
 
 

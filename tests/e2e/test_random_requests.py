@@ -49,32 +49,32 @@ def divergence(plain, drafted, logprobs) -> float | None:
 
 
 def test_texts_are_those_without_a_draft(run):
-    for name, found in run.items():
+    for name, drawn in run.items():
         kinds, gaps = Counter(), {}
         # Top-k of one leaves no other token's log-probability, by which a near-tie could be told.
         not_compared = {BY_CHANCE, *([ONE_TOKEN] if "hybrid" in name else [])}
-        plain, drafted = found["plain"], found["drafted"]
-        for i, one in enumerate(found["asked"]):
-            if one.kind in not_compared:
-                assert len(drafted["tokens"][i]) == one.params["max_tokens"]
+        plain, drafted = drawn["plain"], drawn["drafted"]
+        for i, request in enumerate(drawn["asked"]):
+            if request.kind in not_compared:
+                assert len(drafted["tokens"][i]) == request.params["max_tokens"]
                 continue
-            kinds[one.kind] += 1
+            kinds[request.kind] += 1
             gap = divergence(plain["tokens"][i], drafted["tokens"][i], plain["logprobs"][i])
             if gap is not None:
-                gaps[one.kind, i] = gap
+                gaps[request.kind, i] = gap
                 continue
             assert drafted["finish"][i] == plain["finish"][i]
         print(f"\n{name}: {kinds.total()} texts compared, {dict(kinds)}; gaps {gaps}")
-        assert set(kinds) == {*kinds_on(found["runner"])} - not_compared
+        assert set(kinds) == {*kinds_on(drawn["runner"])} - not_compared
         assert max(gaps.values(), default=0) <= (NEAR_TIE_GAP if "hybrid" in name else 0)
 
 
 def test_budgets_end_thinking(run):
     """Or equality with the texts without drafts would say nothing. vLLM counts one token more."""
-    for name, found in run.items():
-        end, ended, whole = found["end"], 0, 0
-        for one, tokens in zip(found["asked"], found["drafted"]["tokens"], strict=True):
-            budget = one.params.get("thinking_token_budget")
+    for name, drawn in run.items():
+        end, ended, whole = drawn["end"], 0, 0
+        for request, tokens in zip(drawn["asked"], drawn["drafted"]["tokens"], strict=True):
+            budget = request.params.get("thinking_token_budget")
             if budget == UNREACHED or len(tokens) < budget + 1 + len(end):
                 continue
             whole += 1
@@ -85,8 +85,8 @@ def test_budgets_end_thinking(run):
 
 def test_steps_of_few_drafts_were_met(run):
     """And drafts were accepted, so that a step follows accepted rows."""
-    for name, found in run.items():
-        verified = Counter(n for step in found["drafted"]["steps"] for n in step["verified"].values())
+    for name, drawn in run.items():
+        verified = Counter(n for step in drawn["drafted"]["steps"] for n in step["verified"].values())
         print(f"\n{name}: drafts of a request in a step: {dict(sorted(verified.items()))}")
-        assert found["drafted"]["counters"]["spec_decode_num_accepted_tokens"] > 10
+        assert drawn["drafted"]["counters"]["spec_decode_num_accepted_tokens"] > 10
         assert len(verified) > 2 or max(verified) < 2

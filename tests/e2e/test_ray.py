@@ -54,16 +54,16 @@ def run_of(draft: str, ranks: str, prompts: list[list[int]]) -> HybridRun:
 def run_with_ray(runs: list[HybridRun], **variables: str) -> dict[str, Any]:
     environment = ray_path(engine_environment("v1"))
     with RayCluster(environment) as cluster:
-        found, _ = run_all(
+        served, _ = run_all(
             runs,
             **cluster.environment,
             **variables,
             PYTHONPATH=environment["PYTHONPATH"],
             VLLM_CPU_OMP_THREADS_BIND="0|1",
         )
-    for name, result in found.items():
+    for name, result in served.items():
         assert "error" not in result, f"{name}: {result['trace'][-3000:]}"
-    return found
+    return served
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +91,8 @@ def test_two_ranks_on_v2(prompts):
         Engine(name, texts, eagle3("postnorm", K), RANKS[name] | {"dtype": "float32"})
         for name in ("one", "mp")
     ]
-    found = run_engines(engines, "v2", VLLM_CPU_OMP_THREADS_BIND="0|1")
-    one, two = (found[name]["texts"] for name in ("one", "mp"))
+    served = run_engines(engines, "v2", VLLM_CPU_OMP_THREADS_BIND="0|1")
+    one, two = (served[name]["texts"] for name in ("one", "mp"))
     assert two["tokens"] == one["tokens"]
     assert two["counters"] == one["counters"]
     assert compare_drafts(one, two)[0] >= 8
@@ -137,7 +137,7 @@ def test_replay_on_two_ranks_is_the_same_under_ray(results):
 def test_the_executor_with_compiled_graphs_drafts_the_same(some):
     """vLLM's older Ray executor."""
     runs = [run_of("gated", ranks, some) for ranks in ("one", "ray")]
-    found = run_with_ray(runs, VLLM_USE_RAY_V2_EXECUTOR_BACKEND="0")
-    one, two = found["gated one"], found["gated ray"]
+    served = run_with_ray(runs, VLLM_USE_RAY_V2_EXECUTOR_BACKEND="0")
+    one, two = served["gated one"], served["gated ray"]
     assert two["drafts"] == one["drafts"]
     assert two["tokens"] == one["tokens"]

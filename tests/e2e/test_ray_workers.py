@@ -27,10 +27,10 @@ def said(tmp_path_factory):
     """What `LLM()` raised, by what its workers have installed."""
     folder = tmp_path_factory.mktemp("workers")
     shutil.copytree(ROOT / "vllm_eagle_ext", folder / "other/vllm_eagle_ext")
-    stated = folder / "other/vllm_eagle_ext/version.py"
-    text = stated.read_text()
-    stated.write_text(text.replace(f'__version__ = "{__version__}"', f'__version__ = "{OTHER}"'))
-    assert stated.read_text() != text
+    file = folder / "other/vllm_eagle_ext/version.py"
+    text = file.read_text()
+    file.write_text(text.replace(f'__version__ = "{__version__}"', f'__version__ = "{OTHER}"'))
+    assert file.read_text() != text
     missing = folder / "none/vllm_eagle_ext/__init__.py"
     missing.parent.mkdir(parents=True)
     missing.write_text(MISSING)

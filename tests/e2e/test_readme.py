@@ -32,7 +32,7 @@ def users():
 
 
 def test_make_serve_runs_what_is_shown():
-    shown = [split(one)[1] for one in commands(blocks("bash", USAGE)[2])][-1]
+    shown = [split(line)[1] for line in commands(blocks("bash", USAGE)[2])][-1]
     made = split(recipe("serve"))[1]
     assert shown[2:4] == ["vllm", "serve"]
     assert made[1:4] == ["tools/preload.py", ".venv/bin/vllm", "serve"]

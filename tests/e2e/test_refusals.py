@@ -80,8 +80,8 @@ def errors(tmp_path_factory):
     ],
 )
 def test_llm_says_field_value_allowed_and_remedy(errors, case, kind, words):
-    found, message = errors[case]
-    assert found == kind
+    error, message = errors[case]
+    assert error == kind
     for word in [*words, "Allowed:", "What to do:"]:
         assert word in message
 
@@ -114,8 +114,8 @@ def not_finite(folder: Path) -> Path:
 
 def mistake(name, words, *arguments, target="target", model=TINY / "postnorm", **changes):
     """A case; most of those that `make test` leaves out take an engine's start each."""
-    environment = next((one for one in arguments if isinstance(one, dict)), {})
-    given = [one for one in arguments if isinstance(one, str)]
+    environment = next((arg for arg in arguments if isinstance(arg, dict)), {})
+    given = [arg for arg in arguments if isinstance(arg, str)]
     tiers = {"k_is_0": [], "too_little_memory": [pytest.mark.full]}
     marks = tiers.get(name, [pytest.mark.long])
     if name in ("not_finite_in_two_workers", "too_little_memory"):

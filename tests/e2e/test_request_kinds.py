@@ -76,14 +76,14 @@ def test_answer_is_that_without_drafts(kinds, engine, kind):
 @pytest.mark.parametrize("kind", ["eos", "stop_token_ids", "stop", "max_tokens=2", "max_tokens=3"])
 def test_texts_end_within_accepted_drafts(kinds, kind):
     """Nothing of the draft behind the end is said: the answers are those without drafts."""
-    found = [
+    ended = [
         ends_within_a_draft(answer["drafts"], text["tokens"])
         for answer in answers(kinds, "oracle drafts", kind)
         for text in answer["texts"]
         if text["finish"] == ("length" if "max_tokens" in kind else "stop")
     ]
-    print(f"\n{kind}: {sum(found)} of {len(found)}")
-    assert sum(found) >= 2
+    print(f"\n{kind}: {sum(ended)} of {len(ended)}")
+    assert sum(ended) >= 2
 
 
 @pytest.mark.parametrize("kind", ACTING)
@@ -99,9 +99,9 @@ def test_setting_acts(kinds, kind):
 def test_thinking_ends_with_its_budget(kinds, budget):
     """Whatever requests are beside. vLLM counts one token more, without a draft too."""
     end = kinds["end of thinking"]
-    found = [text["tokens"] for text in texts(kinds, "own drafts", f"{THINKS}={budget}")]
-    assert len(found) == 8
-    for tokens in found:
+    rows = [text["tokens"] for text in texts(kinds, "own drafts", f"{THINKS}={budget}")]
+    assert len(rows) == 8
+    for tokens in rows:
         ends = [i for i in range(budget + 2) if tokens[i : i + len(end)] == end]
         assert ends, tokens
 
@@ -138,9 +138,9 @@ def test_logprobs_of_prompts_are_those_without_drafts(kinds):
 
 @pytest.mark.parametrize("engine", NAMES)
 def test_json_fits_its_schema(kinds, engine):
-    found = texts(kinds, engine, "json")
-    print(f"\n{engine}: {found[0]['text']}")
-    for text in found:
+    jsons = texts(kinds, engine, "json")
+    print(f"\n{engine}: {jsons[0]['text']}")
+    for text in jsons:
         assert text["finish"] == "stop"
         answer = Answer.model_validate(json.loads(text["text"].removesuffix(EOS)))
         assert set(answer.parts) <= {"class", "def", "import"}

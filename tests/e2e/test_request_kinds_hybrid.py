@@ -97,15 +97,15 @@ def test_most_answers_are_equal(kinds, engine):
 
 @pytest.mark.parametrize("kind", ["eos", "stop_token_ids", "stop", "max_tokens=2", "max_tokens=3"])
 def test_texts_end_within_accepted_drafts(kinds, kind):
-    found = [
+    ended = [
         ends_within_a_draft(answer["drafts"], text["tokens"])
         for name, answer in kinds["oracle drafts"]["answers"].items()
         if name.rpartition(" ")[0] == kind
         for text in answer["texts"]
         if text["finish"] == ("length" if "max_tokens" in kind else "stop")
     ]
-    print(f"\n{kind}: {sum(found)} of {len(found)}")
-    assert sum(found) >= 2
+    print(f"\n{kind}: {sum(ended)} of {len(ended)}")
+    assert sum(ended) >= 2
 
 
 @pytest.mark.parametrize("engine", NAMES)

@@ -70,24 +70,24 @@ def v2(tmp_path_factory):
     return folder / "target", draw_all(folder, ENGINES_ON_V2, SEEDS, 200, runner="v2")
 
 
-def fits(found, engine, draw, against=None):
+def fits(drawn, engine, draw, against=None):
     """Per seed, and of all samples together."""
-    target, results = found
+    target, results = drawn
     chances = distribution(target, against or draw)
     samples = results[engine.name]["samples"][draw.name]
-    return [fit(one, chances) for one in samples], fit(list(chain(*samples)), chances)
+    return [fit(sample, chances) for sample in samples], fit(list(chain(*samples)), chances)
 
 
 def report(name, seeds, joint):
-    each = ", ".join(f"{one.p:.3g}" for one in seeds)
+    each = ", ".join(f"{s.p:.3g}" for s in seeds)
     print(f"\n{name}: p {each}; joint {joint.p:.3g}, {joint.freedom + 1} cells")
 
 
-def assert_fits(found, engine, draw):
-    seeds, joint = fits(found, engine, draw)
+def assert_fits(drawn, engine, draw):
+    seeds, joint = fits(drawn, engine, draw)
     report(f"{engine.name}, {draw.name}", seeds, joint)
     assert joint.p > ALARM
-    assert min(one.p for one in seeds) > ALARM / len(seeds)
+    assert min(s.p for s in seeds) > ALARM / len(seeds)
 
 
 @pytest.mark.parametrize(("engine", "draw"), right(ENGINES), ids=name_of)
@@ -113,7 +113,7 @@ def test_the_drafts_of_a_schedule_have_several_lengths(v1):
 def test_a_broken_rejection_is_seen(v1, draw):
     seeds, joint = fits(v1, ENGINES[1], draw)
     report(draw.name, seeds, joint)
-    assert max(one.p for one in seeds) < 1e-9
+    assert max(s.p for s in seeds) < 1e-9
 
 
 def test_another_temperature_is_seen(v1):

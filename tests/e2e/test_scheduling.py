@@ -207,8 +207,8 @@ def test_other_k_at_the_end_of_the_context(engines, prompts, k):
         Batch("end", long, max_tokens=None),
         Batch("end, solo", long, concurrency=1, max_tokens=None),
     ]
-    found = run_engines([Engine("k", wanted, eagle3("postnorm", k), engine_args=PLAIN)])["k"]
-    for batch in found.values():
+    run = run_engines([Engine("k", wanted, eagle3("postnorm", k), engine_args=PLAIN)])["k"]
+    for batch in run.values():
         assert batch["tokens"] == engines["plain"]["end"]["tokens"]
-    assert differing(found["end"], found["end, solo"], at_least=20) == 0
-    assert found["end"]["counters"] == found["end, solo"]["counters"]
+    assert differing(run["end"], run["end, solo"], at_least=20) == 0
+    assert run["end"]["counters"] == run["end, solo"]["counters"]

@@ -89,11 +89,11 @@ def test_texts_are_those_without_a_draft(served, kind, family):
 @pytest.mark.parametrize(("kind", "family"), PAIRS)
 def test_drafts_are_those_of_the_reference(served, kind, family, tmp_path):
     pair, result = served["pairs"][kind, family], served["found"][f"{kind} {family}"]
-    found = against_the_reference(pair["draft"], pair["path"], pair, result)
-    print("", *found.lines(), sep="\n")
-    assert found.drafts >= 20
-    assert min(found.compared) >= 5
-    assert min(found.equal_share) >= (1 if kind == "dense" else EQUAL_IDS)
+    tally = against_the_reference(pair["draft"], pair["path"], pair, result)
+    print("", *tally.lines(), sep="\n")
+    assert tally.drafts >= 20
+    assert min(tally.compared) >= 5
+    assert min(tally.equal_share) >= (1 if kind == "dense" else EQUAL_IDS)
     other = with_another_second_head(pair["draft"])
     control = against_the_reference(other, write(other, tmp_path / "other"), pair, result)
     assert min(control.equal_share) < 0.9

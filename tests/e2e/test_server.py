@@ -101,13 +101,13 @@ def test_the_client_of_the_examples(server):
 
 def counters(server) -> tuple[float, list[float]]:
     """Drafts, and accepted tokens per position."""
-    found: dict[str, list[float]] = {}
+    page: dict[str, list[float]] = {}
     for line in httpx.get(f"{server.root_url}/metrics").text.splitlines():
         if line.startswith("vllm:spec_decode_num_"):
-            found.setdefault(line.split("{")[0], []).append(float(line.rsplit(" ", 1)[1]))
-    per_position = found["vllm:spec_decode_num_accepted_tokens_per_pos_total"]
-    assert found["vllm:spec_decode_num_accepted_tokens_total"] == [sum(per_position)]
-    return found["vllm:spec_decode_num_drafts_total"][0], per_position
+            page.setdefault(line.split("{")[0], []).append(float(line.rsplit(" ", 1)[1]))
+    per_position = page["vllm:spec_decode_num_accepted_tokens_per_pos_total"]
+    assert page["vllm:spec_decode_num_accepted_tokens_total"] == [sum(per_position)]
+    return page["vllm:spec_decode_num_drafts_total"][0], per_position
 
 
 @pytest.mark.promise("acceptance is in vLLM's own metrics")

@@ -20,9 +20,9 @@ def errors(result, target, prompt, layer_ids):
     captured = torch.tensor(result["states"]).chunk(len(layer_ids), dim=-1)
     expected = residual_stream(target, prompt, layer_ids)
     pairs = zip(captured, expected, strict=True)
-    found = [float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in pairs]
-    print(dict(zip(layer_ids, (round(e, 4) for e in found), strict=True)))
-    return found
+    worst = [float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max()) for a, b in pairs]
+    print(dict(zip(layer_ids, (round(e, 4) for e in worst), strict=True)))
+    return worst
 
 
 def test_aux_layers_from_embeddings_to_before_the_final_norm(target, prompts):

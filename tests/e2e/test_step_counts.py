@@ -81,9 +81,9 @@ def counts(request, postnorm):
 
 def added(counts, name, what, stock=None):
     """What ours has more of in a step, or less, by name."""
-    found = Counter(counts["ours"][name][what])
-    found.subtract(counts["stock"][stock or name][what.partition(",")[0]])
-    return {each: number / STEPS for each, number in found.items() if number}
+    extra = Counter(counts["ours"][name][what])
+    extra.subtract(counts["stock"][stock or name][what.partition(",")[0]])
+    return {each: number / STEPS for each, number in extra.items() if number}
 
 
 def more(counts, name, what, stock=None):

@@ -52,23 +52,23 @@ def v2():
 def check(family, pair, served):
     assert "error" not in served, served
     assert max(served["distinct_tokens"]) >= 5  # a text that tells one position from another
-    found = served["pairs"][pair.title]
-    assert "error" not in found, found["trace"]
-    print(found)
-    assert found["drafter"] == pair.drafter
-    always, never = found["always"], found["never"]
+    run = served["pairs"][pair.title]
+    assert "error" not in run, run["trace"]
+    print(run)
+    assert run["drafter"] == pair.drafter
+    always, never = run["always"], run["never"]
     assert always["drafts"] >= 8
     assert always["accepted"] == [always["drafts"]] * pair.k
     assert never["drafts"] >= 100
     assert never["accepted"] == [0] * pair.k
-    assert found["own"]["drafts"] > always["drafts"]  # random drafters: the oracle is what is seen
-    assert [found[drafts]["gaps"] for drafts in ("own", "always", "never")] == [[], [], []]
-    if "reference" in found:
-        assert found["reference"]["drafts"] >= 20
-        assert min(found["reference"]["compared"]) >= 10
-        assert min(found["reference"]["equal"]) >= EQUAL_IDS
-    assert max(found["state_errors"].values()) < family.bound
-    assert found["nearest_other_layer"] > 3 * family.bound
+    assert run["own"]["drafts"] > always["drafts"]  # random drafters: the oracle is what is seen
+    assert [run[drafts]["gaps"] for drafts in ("own", "always", "never")] == [[], [], []]
+    if "reference" in run:
+        assert run["reference"]["drafts"] >= 20
+        assert min(run["reference"]["compared"]) >= 10
+        assert min(run["reference"]["equal"]) >= EQUAL_IDS
+    assert max(run["state_errors"].values()) < family.bound
+    assert run["nearest_other_layer"] > 3 * family.bound
 
 
 def written_row(row):

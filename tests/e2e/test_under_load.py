@@ -88,9 +88,9 @@ def compared(drafted, target, postnorm_reference):
 
     def compare_all(layer_ids):
         result = solo | {"drafts": drafts}
-        found = compare(result, target, postnorm_reference, layer_ids, solo["prompts"], K)
-        assert found.drafts >= 70
-        return found
+        tally = compare(result, target, postnorm_reference, layer_ids, solo["prompts"], K)
+        assert tally.drafts >= 70
+        return tally
 
     return compare_all
 

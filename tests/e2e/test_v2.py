@@ -41,9 +41,9 @@ def test_drafts_are_those_of_the_reference(on_v2, target, prompts, request, name
     (worker,) = on_v2[0][name]["workers"]
     assert worker["layer_ids"] == list(LAYERS[name])
     reference = request.getfixturevalue(f"{name}_reference")
-    found = compare(on_v2[0][name], target, reference, LAYERS[name], prompts[:2], K)
-    assert found.drafts >= 4
-    assert min(found.equal_share) == 1
+    tally = compare(on_v2[0][name], target, reference, LAYERS[name], prompts[:2], K)
+    assert tally.drafts >= 4
+    assert min(tally.equal_share) == 1
 
 
 def test_the_log_says_once_what_is_read(on_v2):

@@ -36,7 +36,7 @@ def test_replay_is_one_state_block_per_token(hybrid_on_v2):
     assert replay["counters"] == per_token["counters"]
     assert replay["counters"]["spec_decode_num_accepted_tokens"] > 0
     kept, others = (
-        one["state_blocks"]["groups"][0]["blocks_per_request"] for one in (replay, per_token)
+        run["state_blocks"]["groups"][0]["blocks_per_request"] for run in (replay, per_token)
     )
     assert (kept, others) == (2, 1 + K)
 
@@ -44,9 +44,9 @@ def test_replay_is_one_state_block_per_token(hybrid_on_v2):
 def test_drafts_are_those_of_the_reference(hybrid_on_v2, hybrid_target, dflash_walk, prompts):
     result = hybrid_on_v2[0]["replay"]
     texts = short(prompts)
-    found = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
-    assert found.drafts >= 20
-    assert min(found.equal_share) >= EQUAL_IDS
+    tally = compare(result, hybrid_target, dflash_walk, DFLASH_AUX_LAYERS, texts, K, chained=False)
+    assert tally.drafts >= 20
+    assert min(tally.equal_share) >= EQUAL_IDS
 
 
 def test_replay_changes_no_text(hybrid_on_v2):

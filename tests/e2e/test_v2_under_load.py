@@ -55,18 +55,18 @@ def engines(prompts):
 @pytest.mark.parametrize("batch", ["crowd", "solo", "again", "end"])
 def test_texts_are_those_without_a_draft(engines, batch):
     plain = engines["plain"]["end" if batch == "end" else "crowd"]["tokens"]
-    found = engines["narrow"][batch]
-    assert found["tokens"] == (plain[-1:] if batch == "again" else plain)
-    assert found["counters"]["spec_decode_num_accepted_tokens"] > 3
+    narrow = engines["narrow"][batch]
+    assert narrow["tokens"] == (plain[-1:] if batch == "again" else plain)
+    assert narrow["counters"]["spec_decode_num_accepted_tokens"] > 3
 
 
 def test_drafts_behind_a_chunked_prompt_are_those_of_the_reference(engines, target, postnorm_reference):
     solo = engines["narrow"]["solo"]
     drafts = [[own[length] for length in sorted(own)] for own in drafts_of(solo)]
     result = solo | {"drafts": drafts}
-    found = compare(result, target, postnorm_reference, POSTNORM_AUX_LAYERS, solo["prompts"], K)
-    assert found.drafts >= 10
-    assert min(found.equal_share) == 1
+    tally = compare(result, target, postnorm_reference, POSTNORM_AUX_LAYERS, solo["prompts"], K)
+    assert tally.drafts >= 10
+    assert min(tally.equal_share) == 1
 
 
 def test_preempted_requests_go_on_with_the_same_drafts(engines):
@@ -94,8 +94,8 @@ def test_a_seeded_text_repeats_itself(engines):
 def test_an_answer_fits_its_json_schema(engines):
     from transformers import AutoTokenizer
 
-    found = engines["narrow"]["kinds"]
-    assert found["finish"][2] == "stop"
+    kinds = engines["narrow"]["kinds"]
+    assert kinds["finish"][2] == "stop"
     tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
-    Answer.model_validate_json(tokenizer.decode(found["tokens"][2], skip_special_tokens=True))
-    assert found["tokens"][2] == engines["plain"]["kinds"]["tokens"][2]
+    Answer.model_validate_json(tokenizer.decode(kinds["tokens"][2], skip_special_tokens=True))
+    assert kinds["tokens"][2] == engines["plain"]["kinds"]["tokens"][2]

@@ -36,24 +36,24 @@ def verify(
         timeout=900, check=False,
     )  # fmt: skip
     assert result.returncode in (0, 1), result.stdout + result.stderr
-    found = json.loads(result.stdout)
-    for check in found.get("checks", ()):
+    doc = json.loads(result.stdout)
+    for check in doc.get("checks", ()):
         print(f"\n{check['name']}: {check['verdict']}. {check['said']}", *check["details"], sep="\n  ")
-    return result.returncode, found
+    return result.returncode, doc
 
 
-def by_name(found) -> dict[str, Any]:
-    return {check["name"]: check for check in found["checks"]}
+def by_name(doc) -> dict[str, Any]:
+    return {check["name"]: check for check in doc["checks"]}
 
 
-def verdicts(found) -> dict[str, str]:
-    return {check["name"]: check["verdict"] for check in found["checks"]}
+def verdicts(doc) -> dict[str, str]:
+    return {check["name"]: check["verdict"] for check in doc["checks"]}
 
 
 def test_the_postnorm_pair_passes():
     few = ["-k", "4", "--num-prompts", "10", "--max-tokens", "48", "--samples", "600"]
-    code, found = verify("postnorm", "target", *few, **IN_PROCESS)
-    assert verdicts(found) == {
+    code, doc = verify("postnorm", "target", *few, **IN_PROCESS)
+    assert verdicts(doc) == {
         "preflight": "passed",
         "greedy texts": "passed",
         "sampled texts": "passed",
@@ -62,7 +62,7 @@ def test_the_postnorm_pair_passes():
         "acceptance": "passed",
     }
     assert code == 0
-    checks = by_name(found)
+    checks = by_name(doc)
     assert checks["reference"]["figures"]["drafts"] > 100
     assert checks["sampled texts"]["figures"]["accepted"] > 100
     assert checks["sampled texts"]["figures"]["drafted"]["cells"] > 10
@@ -116,9 +116,9 @@ def in_speculators_format(folder: Path, kind: str, **root: Any) -> Path:
 def test_drafts_in_the_speculators_format_pass(tmp_path, kind, root):
     """The P-EAGLE draft has never seen a mask: its first tokens are those of the native one."""
     draft = in_speculators_format(tmp_path / kind, kind, **root)
-    code, found = verify(draft, "target", "--quick", "--max-tokens", "64", **IN_PROCESS)
+    code, doc = verify(draft, "target", "--quick", "--max-tokens", "64", **IN_PROCESS)
     assert code == 0
-    checks = by_name(found)
+    checks = by_name(doc)
     assert checks["reference"]["verdict"] == checks["greedy texts"]["verdict"] == "passed"
     assert checks["reference"]["figures"]["drafts"] > 100
     assert checks["reference"]["figures"]["reference"][0] > 0.4
@@ -146,10 +146,10 @@ def test_a_draft_that_names_target_and_k_is_served_by_its_own_name(tmp_path, pro
 
 @pytest.mark.long
 def test_the_feedback_of_the_postnorm_pair_wins():
-    code, found = verify("postnorm", "target", "--feedback", "--concurrency", "20", "-k", "3")
+    code, doc = verify("postnorm", "target", "--feedback", "--concurrency", "20", "-k", "3")
     assert code == 0
-    assert (found["option"], found["winner"]) == ("norm_output", True)
-    right, wrong = found["measured"]
+    assert (doc["option"], doc["winner"]) == ("norm_output", True)
+    right, wrong = doc["measured"]
     assert right["rates"][0] == pytest.approx(wrong["rates"][0], abs=0.05)
     assert right["share"] > wrong["share"] + 4 * (right["error"] ** 2 + wrong["error"] ** 2) ** 0.5
 
@@ -157,10 +157,10 @@ def test_the_feedback_of_the_postnorm_pair_wins():
 @pytest.mark.long
 def test_the_hybrid_pair_passes():
     """With its own K, that of its blocks; replay is chosen, and the other scheme runs beside it."""
-    code, found = verify("dflash", "hybrid_target", engine=HYBRID)
-    assert (code, found["k"]) == (0, 7)
-    assert set(verdicts(found).values()) == {"passed"}
-    states = by_name(found)["hybrid states"]["figures"]
+    code, doc = verify("dflash", "hybrid_target", engine=HYBRID)
+    assert (code, doc["k"]) == (0, 7)
+    assert set(verdicts(doc).values()) == {"passed"}
+    states = by_name(doc)["hybrid states"]["figures"]
     assert states["served"] == "replay"
     assert states["counters"]["replay"] == states["counters"]["per_token"]
 
@@ -169,11 +169,11 @@ def test_the_hybrid_pair_passes():
 def test_a_draft_that_is_fed_back_the_wrong_state_fails():
     """Lossless, and drafting worse than it could from the second token on."""
     options = json.dumps({"norm_output": False})
-    code, found = verify("postnorm", "target", "-k", "4", "--eagle-ext", options)
+    code, doc = verify("postnorm", "target", "-k", "4", "--eagle-ext", options)
     assert code == 1
-    assert verdicts(found)["reference"] == "FAILED"
-    assert verdicts(found)["greedy texts"] == verdicts(found)["sampled texts"] == "passed"
-    figures = by_name(found)["reference"]["figures"]
+    assert verdicts(doc)["reference"] == "FAILED"
+    assert verdicts(doc)["greedy texts"] == verdicts(doc)["sampled texts"] == "passed"
+    figures = by_name(doc)["reference"]["figures"]
     assert figures["engine"][0] == pytest.approx(figures["reference"][0], abs=0.03)
     assert figures["engine"][1] < figures["reference"][1] - 0.1
 
@@ -183,8 +183,8 @@ def test_a_draft_that_reads_other_layers_is_seen():
     """Neighbouring layers of this target are so alike that as many drafts are accepted, but others."""
     options = json.dumps({"aux_layers": [1, 3, 5, 7, 9]})
     more = ["--num-prompts", "40"]
-    _, found = verify("postnorm", "target", "-k", "4", "--eagle-ext", options, *more)
-    assert verdicts(found)["reference"] in ("warning", "FAILED")
+    _, doc = verify("postnorm", "target", "-k", "4", "--eagle-ext", options, *more)
+    assert verdicts(doc)["reference"] in ("warning", "FAILED")
 
 
 @pytest.mark.long

@@ -43,17 +43,17 @@ def served(prompts):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_draft_changes_and_the_target_does_not(served, name):
-    found = served[name]
-    trained = found["whole"]["tau"]
-    print("\n", name, {step: round(found[step]["tau"], 3) for step in ("start", *UPDATES)})
+    answers = served[name]
+    trained = answers["whole"]["tau"]
+    print("\n", name, {step: round(answers[step]["tau"], 3) for step in ("start", *UPDATES)})
     for step in UPDATES:
-        assert found[step]["tokens"] == found["start"]["tokens"], step
-        assert found[step]["target_kept"], step
+        assert answers[step]["tokens"] == answers["start"]["tokens"], step
+        assert answers[step]["target_kept"], step
         if step.startswith("noise"):
-            assert found[step]["tau"] < trained / 4, step
+            assert answers[step]["tau"] < trained / 4, step
         else:
-            assert found[step]["tau"] == trained, step
+            assert answers[step]["tau"] == trained, step
     if "dummy" in name:
-        assert found["start"]["tau"] < trained / 4
+        assert answers["start"]["tau"] < trained / 4
     else:
-        assert found["start"]["tau"] == trained
+        assert answers["start"]["tau"] == trained

@@ -142,11 +142,11 @@ def at_place(rng: random.Random, of: str, config: Any, path: Path_) -> Change:
 class Generator:
     """Draws mutants: each second one takes the next key of the next family, the others anything."""
 
-    def __init__(self, seed: int, found: list[Subject]) -> None:
-        self.seed, self.subjects = seed, found
-        self.tiny = [subject for subject in found if subject.is_tiny]
+    def __init__(self, seed: int, pool: list[Subject]) -> None:
+        self.seed, self.subjects = seed, pool
+        self.tiny = [subject for subject in pool if subject.is_tiny]
         self.holders: dict[tuple[str, Path_], list[Subject]] = {}
-        for subject in found:
+        for subject in pool:
             for path in places(subject.read("draft")):
                 if all(isinstance(key, str) for key in path):
                     self.holders.setdefault((subject.family, path), []).append(subject)

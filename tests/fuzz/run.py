@@ -137,11 +137,11 @@ class Report:
 
 
 def _by_kind(pairs: Iterable[tuple[str, Mutant]]) -> dict[str, list[Mutant]]:
-    found: dict[str, list[Mutant]] = {}
+    kinds: dict[str, list[Mutant]] = {}
     for kind, mutant in pairs:
         if kind:
-            found.setdefault(kind, []).append(mutant)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+            kinds.setdefault(kind, []).append(mutant)
+    return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
 def _show(title: str, kinds: dict[str, list[Mutant]]) -> None:
@@ -156,9 +156,9 @@ def fuzz(seed: int, mutants: int | None = None, seconds: float | None = None) ->
     with tempfile.TemporaryDirectory() as root:
         fuzzer = Fuzzer(seed, Path(root))
         try:
-            found = list(fuzzer.unbroken)
+            tried = list(fuzzer.unbroken)
             with ThreadPoolExecutor(WORKERS) as pool:
-                found += pool.map(fuzzer.run, (Mutant(*one) for one in corpus(fuzzer.generator.tiny)))
+                tried += pool.map(fuzzer.run, (Mutant(*pair) for pair in corpus(fuzzer.generator.tiny)))
                 begun = time.monotonic()
                 for begin in count(0, BATCH):
                     late = seconds is not None and time.monotonic() - begun > seconds
@@ -166,7 +166,7 @@ def fuzz(seed: int, mutants: int | None = None, seconds: float | None = None) ->
                         break
                     end = min(begin + BATCH, mutants or begin + BATCH)
                     drawn = (Mutant(*fuzzer.generator.draw(index)) for index in range(begin, end))
-                    found += pool.map(fuzzer.run, drawn)
+                    tried += pool.map(fuzzer.run, drawn)
         finally:
             fuzzer.close()
-    return Report(found, len(fuzzer.generator.keys), time.monotonic() - started)
+    return Report(tried, len(fuzzer.generator.keys), time.monotonic() - started)

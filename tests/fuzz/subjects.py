@@ -33,18 +33,18 @@ class Subject:
 
 
 def subjects(root: Path) -> list[Subject]:
-    found = []
+    pool = []
     for family in FAMILIES:
         draft, folder = valid_draft(family), root / f"tiny-{family}"
         write(draft, folder / "draft")
         checkpoints.write_target(folder / "target")
         options = {"-k": str(draft.k)} | ({"--platform": "cuda"} if family in VLLMS else {})
-        found.append(Subject(folder.name, family, folder, options, is_tiny=True))
+        pool.append(Subject(folder.name, family, folder, options, is_tiny=True))
     for checkpoint in published():
         folder = root / checkpoint.slug
         materialise(checkpoint, folder / "draft")
         write_target(checkpoint, folder / "target")
         family = checkpoint.expect.get("family", checkpoint.expect["verdict"])
         options = {"-k": str(checkpoint.k), "--max-model-len": "4096", "--platform": "cuda"}
-        found.append(Subject(folder.name, family, folder, options, is_tiny=False))
-    return found
+        pool.append(Subject(folder.name, family, folder, options, is_tiny=False))
+    return pool

@@ -55,10 +55,10 @@ ROPES: tuple[dict[str, Any], ...] = (
 
 
 def changes(config: dict[str, Any], config_class: type) -> Iterator[tuple[Path_, Any]]:
-    stated = [path for path in places(config) if all(isinstance(key, str) for key in path)]
+    of_config = [path for path in places(config) if all(isinstance(key, str) for key in path)]
     of_class = [name for name in dir(config_class) if not name.startswith("__")]
     fields = [name for name in config_class.__dataclass_fields__]
-    paths = dict.fromkeys([*stated, *((name,) for name in (*of_class, *fields, *FURTHER))])
+    paths = dict.fromkeys([*of_config, *((name,) for name in (*of_class, *fields, *FURTHER))])
     yield from ((path, value) for path in paths for value in VALUES)
     for rope in ROPES:
         for key in rope:
@@ -68,12 +68,12 @@ def changes(config: dict[str, Any], config_class: type) -> Iterator[tuple[Path_,
 
 def drawn(seed: int, count: int) -> Iterator[tuple[str, Path_, Any]]:
     """So many changes of all families', drawn at random."""
-    found = [
+    pool = [
         (family, path, value)
         for family, judged in CLASSES.items()
         for path, value in changes(valid_draft(family).config, judged)
     ]
-    yield from random.Random(seed).sample(found, count)
+    yield from random.Random(seed).sample(pool, count)
 
 
 def verdicts(folder: Path, target: Path, draft: Draft) -> tuple[str, str]:

@@ -23,15 +23,15 @@ HERE = Path(__file__).parent
 
 
 def dumped(sections: list[str]) -> Cases:
-    found: Cases = {}
+    dump: Cases = {}
     # A fresh process for each: a start's has imported vLLM, and its plugins.
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         waiting = {name: pool.submit(run, name, task) for name, task in tasks_of(sections).items()}
-        for name, one in waiting.items():
-            cases, seconds = one.result()
-            found |= cases
+        for name, future in waiting.items():
+            cases, seconds = future.result()
+            dump |= cases
             print(f"{name}: {len(cases)} cases in {seconds:.0f} s", file=sys.stderr)
-    return found
+    return dump
 
 
 def text_of(cases: Cases) -> str:

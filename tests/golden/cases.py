@@ -33,11 +33,11 @@ OPTIONS: list[dict[str, Any]] = [
 def finding_lines(findings: Iterable[Any]) -> Iterator[str]:
     from vllm_eagle_ext.printable import shown
 
-    for one in findings:
-        problem, after = one.problem, f" (after {one.follows_from})" if one.follows_from else ""
+    for f in findings:
+        problem, after = f.problem, f" (after {f.follows_from})" if f.follows_from else ""
         parts = (problem.field, repr(problem.value), problem.allowed, problem.remedy, problem.message)
         said = " | ".join(shown(part) for part in parts).rstrip(" |")
-        yield f"{one.severity} {one.rule}{after}: {said}"
+        yield f"{f.severity} {f.rule}{after}: {said}"
 
 
 def inspected(inspection: Any) -> str:
@@ -78,46 +78,46 @@ def mutation(family: str, folder: Path) -> Cases:
     from tests.support.mutations import mutants
     from tests.unit.families.test_mutations import inspect
 
-    found: Cases = {}
+    lines: Cases = {}
     for mutant in mutants(family):
         name, again = f"{family}, {mutant.operator}, {mutant.label}", 1
-        while name in found:
+        while name in lines:
             again += 1
             name = f"{family}, {mutant.operator}, {mutant.label} ({again})"
         place = folder / "mutant"
-        found[name] = inspected(inspect(mutant, place))
+        lines[name] = inspected(inspect(mutant, place))
         shutil.rmtree(place)
-    return found
+    return lines
 
 
 def rule(folder: Path) -> Cases:
     from tests.unit.draft.rules.broken import inspect_broken
     from tests.unit.draft.rules.cases import CASES
 
-    found = {}
+    lines = {}
     for at, param in enumerate(CASES):
         (broken,) = param.values
-        found[param.id] = inspected(inspect_broken(broken, folder / f"{at}"))
+        lines[param.id] = inspected(inspect_broken(broken, folder / f"{at}"))
         relaxed = inspect_broken(broken, folder / f"{at}-relaxed", strict=False)
         # The texts are the same: unit tests hold them to it.
-        short = (f"{one.severity} {one.rule}" for one in relaxed.findings)
-        found[param.id] += f"\nwith strict false: {', '.join(short)}"
-    return found
+        short = (f"{f.severity} {f.rule}" for f in relaxed.findings)
+        lines[param.id] += f"\nwith strict false: {', '.join(short)}"
+    return lines
 
 
 def published(folder: Path) -> Cases:
     from tests.support.published import materialise, write_target
     from tests.support.published import published as drafts
 
-    found = {}
-    for one in drafts():
+    lines = {}
+    for draft in drafts():
         request: dict[str, Any] = {
-            "draft": str(materialise(one, folder / one.slug / "draft")), "method": one.method,
-            "target": str(write_target(one, folder / one.slug / "target")), "k": one.k,
+            "draft": str(materialise(draft, folder / draft.slug / "draft")), "method": draft.method,
+            "target": str(write_target(draft, folder / draft.slug / "target")), "k": draft.k,
             "options": {}, "engine": {"max_model_len": 4096},
         }  # fmt: skip
-        found[one.slug] = checked(request)
-    return found
+        lines[draft.slug] = checked(request)
+    return lines
 
 
 def option(folder: Path) -> Cases:
@@ -126,15 +126,15 @@ def option(folder: Path) -> Cases:
     from tests.support.engine import TINY
 
     (folder / "ids.json").write_text(json.dumps(list(range(0, 96, 2))))
-    target, found = write_target(folder / "target"), {}
+    target, lines = write_target(folder / "target"), {}
     drafts = {family: (write(valid_draft(family), folder / family), target) for family in FAMILIES}
     drafts |= {"hybrid": (TINY / "dflash", TINY / "hybrid_target")}
     for name, (draft, beside) in drafts.items():
         for given in [{}, *OPTIONS]:
             options = json.loads(json.dumps(given).replace("$FOLDER", str(folder)))
             request: dict[str, Any] = {"draft": str(draft), "target": str(beside), "options": options}
-            found[f"{name}, {json.dumps(given)}"] = checked(request)
-    return found | {f"given {given!r}": parsed(given) for given in _of_the_tests()}
+            lines[f"{name}, {json.dumps(given)}"] = checked(request)
+    return lines | {f"given {given!r}": parsed(given) for given in _of_the_tests()}
 
 
 def _of_the_tests() -> Iterator[Any]:
@@ -168,7 +168,7 @@ def start(folder: Path) -> Cases:
     from tests.support import warm_starts
     from tests.support.start_cases import start_cases
 
-    cases, found = start_cases(folder), {}
+    cases, lines = start_cases(folder), {}
     said = {case.name: checked(case.checked("auto")) for case in cases}  # before vLLM is imported
     warm_starts.warm(str(folder / "cache"), [case.started() for case in cases[:3]])
     for case in cases:
@@ -178,8 +178,8 @@ def start(folder: Path) -> Cases:
         is_vllms = answer.pop("by", "") == "vLLM"  # which may list all that it knows
         text = answer.get("error") or ", ".join(f"{key} {value}" for key, value in answer.items())
         text = _anywhere(text, str(folder))[: 400 if is_vllms else None]
-        found[case.name] = "\n".join([said[case.name], f"start {verdict}: {text}", *logged])
-    return found
+        lines[case.name] = "\n".join([said[case.name], f"start {verdict}: {text}", *logged])
+    return lines
 
 
 def tasks_of(sections: list[str]) -> dict[str, Callable[[Path], Cases]]:
@@ -196,9 +196,9 @@ def run(name: str, task: Callable[[Path], Cases]) -> tuple[Cases, float]:
     _pin()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = task(Path(folder))
+        lines = task(Path(folder))
         section = name.split()[0]
-        said = {f"{section}: {case}": _anywhere(text, folder) for case, text in found.items()}
+        said = {f"{section}: {case}": _anywhere(text, folder) for case, text in lines.items()}
         said = {case: text.replace("\n", "\n  ") for case, text in said.items()}
     return said, time.perf_counter() - began
 
@@ -221,5 +221,5 @@ def _pin() -> None:
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)
-    found = os.environ["PATH"].split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(p for p in found if not Path(p, "nvidia-smi").exists())
+    dirs = os.environ["PATH"].split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(p for p in dirs if not Path(p, "nvidia-smi").exists())

@@ -19,11 +19,11 @@ _MODULES = {
 def missing(peer: str) -> str | None:
     """Why nothing can be compared with a peer."""
     try:
-        found = importlib.metadata.version(peer)
+        version = importlib.metadata.version(peer)
     except importlib.metadata.PackageNotFoundError:
         return f"{peer} {PEERS[peer]} is not installed: the package index lacks it, or it was not asked"
-    if found != PEERS[peer]:
-        return f"{peer} {found} is installed, and {PEERS[peer]} is the version compared with"
+    if version != PEERS[peer]:
+        return f"{peer} {version} is installed, and {PEERS[peer]} is the version compared with"
     try:
         if peer == "angelslim":
             from tests.peers.of_angelslim import module
@@ -33,5 +33,5 @@ def missing(peer: str) -> str | None:
         else:
             importlib.import_module(_MODULES[peer])
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
-        return f"{peer} {found} cannot be imported here ({type(error).__name__}: {error})"
+        return f"{peer} {version} cannot be imported here ({type(error).__name__}: {error})"
     return None

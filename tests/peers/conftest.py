@@ -40,11 +40,11 @@ def written(tmp_path_factory):
 @pytest.fixture(scope="session")
 def peers_chains(written):
     """Row, text -> what the peer's own forward drafts."""
-    found: dict[tuple[str, tuple[int, ...]], object] = {}
+    cache: dict[tuple[str, tuple[int, ...]], object] = {}
 
     def chains(row, text):
-        if (row.name, text) not in found:
-            found[row.name, text] = row.draft(written(row), text, row.target)
-        return found[row.name, text]
+        if (row.name, text) not in cache:
+            cache[row.name, text] = row.draft(written(row), text, row.target)
+        return cache[row.name, text]
 
     return chains

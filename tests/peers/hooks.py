@@ -35,10 +35,10 @@ class _StopError(Exception):
 
 def until_logits(model: Any, head: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What `head` makes in the model's forward, which ends there: [rows, Vd]."""
-    found: list[torch.Tensor] = []
+    logits: list[torch.Tensor] = []
 
     def stop(_module: Any, _args: Any, output: torch.Tensor) -> None:
-        found.append(output[0])
+        logits.append(output[0])
         raise _StopError
 
     handle = head.register_forward_hook(stop)
@@ -48,4 +48,4 @@ def until_logits(model: Any, head: torch.nn.Module, *args: Any, **kwargs: Any) -
         pass
     finally:
         handle.remove()
-    return found[0]
+    return logits[0]

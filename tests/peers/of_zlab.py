@@ -30,5 +30,5 @@ def draft(folder: Path, tokens: tuple[int, ...], verifier: str = TARGET) -> Chai
             position_ids=torch.arange(anchor + model.block_size)[None],
         )
         logits.append(model.compute_logits(hidden[0, 1:], _output_head(whole)))
-    found = torch.stack(logits)
-    return Chains.of_logits(found, torch.arange(found.shape[-1]))
+    stack = torch.stack(logits)
+    return Chains.of_logits(stack, torch.arange(stack.shape[-1]))

@@ -55,9 +55,9 @@ def test_served_as_the_peer_drafts(row, served, written, peers_chains):
     written(row)
     assert row.name in served, "check refuses the draft"
     assert "error" not in served[row.name], served[row.name]["trace"]
-    found = served[row.name]["texts"]
+    batch = served[row.name]["texts"]
     counts = []
-    for text, output, drafts in zip(texts(row.target), found["tokens"], found["drafts"], strict=True):
+    for text, output, drafts in zip(texts(row.target), batch["tokens"], batch["drafts"], strict=True):
         assert tuple(output) == text[PROMPT:]  # greedy, so what the target says alone
         start, starts = PROMPT - 1, []
         for ids in drafts:

@@ -40,5 +40,5 @@ def test_reference(row, written, peers_chains):
         peer = peers_chains(row, text)
         own = drafted(spec, folder, text, row.target, peer.ids.shape[1])
         compared.append(compare(peer, own, chained=row.chained))
-    found = functools.reduce(operator.add, compared)
-    assert found.is_same, found
+    total = functools.reduce(operator.add, compared)
+    assert total.is_same, total

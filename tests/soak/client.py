@@ -162,7 +162,7 @@ class Load:
 
 def ask_alone(url: str, jobs: list[GreedyJob]) -> list[Solo]:
     """One request at a time."""
-    found = []
+    solos = []
     with httpx.Client(timeout=PATIENCE_S) as client:
         for job in jobs:
             extra = {"logprobs": 5, "return_tokens_as_token_ids": True}
@@ -173,5 +173,5 @@ def ask_alone(url: str, jobs: list[GreedyJob]) -> list[Solo]:
                 {token.removeprefix("token_id:"): value for token, value in at.items()}
                 for at in choice["logprobs"]["top_logprobs"]
             ]
-            found.append(Solo(choice["token_ids"], logprobs))
-    return found
+            solos.append(Solo(choice["token_ids"], logprobs))
+    return solos

@@ -145,8 +145,8 @@ class Mix:
 
 
 def _fits_schema(text: str) -> bool:
-    found = json.loads(text)
-    return set(found) == set(SCHEMA["properties"]) and found["name"] in ("read", "write", "append")
+    fields = json.loads(text)
+    return set(fields) == set(SCHEMA["properties"]) and fields["name"] in ("read", "write", "append")
 
 
 def _fits_pattern(text: str) -> bool:

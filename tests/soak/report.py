@@ -40,7 +40,7 @@ DRIFT = 0.10  # of acceptance: first and last window after the warm-up against t
 @dataclass(frozen=True)
 class Check:
     name: str
-    found: str
+    figure: str
     bound: str
     holds: bool
 
@@ -184,7 +184,7 @@ def show(outcome: Outcome, title: str) -> None:
     for name in ("", "found", "bound", ""):
         table.add_column(name)
     for check in outcome.checks:
-        table.add_row(check.name, check.found, check.bound, "" if check.holds else "[red]broken[/]")
+        table.add_row(check.name, check.figure, check.bound, "" if check.holds else "[red]broken[/]")
     console.print(table)
     for name, value in outcome.figures.items():
         console.print(f"{name}: {value}", markup=False, highlight=False, soft_wrap=True)

@@ -38,15 +38,15 @@ class Sample:
 
 def read_metrics(root_url: str) -> dict[str, float]:
     """Samples by name, summed over labels; those of `ENDED` also by reason, `name/reason`."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for family in text_string_to_metric_families(httpx.get(f"{root_url}/metrics", timeout=60).text):
         for sample in family.samples:
             keys = [sample.name]
             if sample.name == ENDED:
                 keys.append(f"{ENDED}/{sample.labels['finished_reason']}")
             for key in keys:
-                found[key] = found.get(key, 0.0) + sample.value
-    return found
+                sums[key] = sums.get(key, 0.0) + sample.value
+    return sums
 
 
 def take(root_url: str, root: int, started: float) -> Sample:
@@ -71,7 +71,7 @@ def settle(root_url: str, url: str, seconds: float = 60) -> dict[str, float]:
     body = {"model": "tiny", "prompt": "import os\n", "max_tokens": 8, "temperature": 0}
     while True:
         httpx.post(f"{url}/completions", json=body, timeout=60).raise_for_status()
-        found = read_metrics(root_url)
-        if found[RUNNING] + found[WAITING] + found[USED] == 0 or time.monotonic() > deadline:
-            return found
+        sums = read_metrics(root_url)
+        if sums[RUNNING] + sums[WAITING] + sums[USED] == 0 or time.monotonic() > deadline:
+            return sums
         time.sleep(1)

@@ -84,15 +84,15 @@ class Watch:
             self.states[place(names[index], length)] = self._committed(metadata, number)
 
     def _committed(self, metadata: Any, number: int) -> int:
-        blocks, found = metadata.groups.batch(metadata.step).state_blocks, 0
+        blocks, crc = metadata.groups.batch(metadata.step).state_blocks, 0
         layers = self._runner.vllm_config.compilation_config.static_forward_context
         for group, names in enumerate(metadata.groups.layer_names):
             for name in names:
                 cache, history = layers[name].state_cache, layers[name].conv_kernel_size - 1
                 block = int(blocks[group, number])
                 for part in (cache.state[block], cache.conv[block][:, :history]):
-                    found = zlib.crc32(part.contiguous().view(torch.uint8).numpy(), found)
-        return found
+                    crc = zlib.crc32(part.contiguous().view(torch.uint8).numpy(), crc)
+        return crc
 
 
 def trim_by_hand(scheduler: Any, kept: dict[str, int]) -> None:

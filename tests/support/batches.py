@@ -92,9 +92,9 @@ def run_engines(engines: Sequence[Engine], runner: str = "v1", **environment: st
         EngineFailedError: the process ended without results, or an engine failed.
     """
     results, log = start_engines(engines, runner, **environment)
-    for name, found in results.items():
-        if "error" in found:
-            raise EngineFailedError(f"{log[-3000:]}\n{name}: {found['trace']}")
+    for name, run in results.items():
+        if "error" in run:
+            raise EngineFailedError(f"{log[-3000:]}\n{name}: {run['trace']}")
     return results
 
 
@@ -113,7 +113,7 @@ def section(log: str, name: str) -> str:
 
 def drafts_of(result: dict[str, Any]) -> list[dict[int, list[int]]]:
     """Per prompt: length of the text -> drafted ids."""
-    return [{int(length): row for length, row in one.items()} for one in result["placed"]]
+    return [{int(length): row for length, row in rows.items()} for rows in result["placed"]]
 
 
 def compare_drafts(left: dict[str, Any], right: dict[str, Any]) -> tuple[int, int]:

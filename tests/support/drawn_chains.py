@@ -75,13 +75,13 @@ def verify(
     """Hand what is kept of the drafts to vLLM's rejection sampler: [N, 1 + K], -1 behind the outcome."""
     from vllm.v1.sample.rejection_sampler import rejection_sample
 
-    found = torch.full((len(kept), 1 + K), -1)
+    ids = torch.full((len(kept), 1 + K), -1)
     most = int(kept.max())
     if most == 0:
-        found[:, 0] = bonus
-        return found
+        ids[:, 0] = bonus
+        return ids
     rows = torch.arange(K) < kept[:, None]
-    found[:, : 1 + most] = rejection_sample(
+    ids[:, : 1 + most] = rejection_sample(
         tokens[rows].int(),
         kept.tolist(),
         most,
@@ -91,7 +91,7 @@ def verify(
         bonus[:, None].int(),
         _sampling(len(kept)),
     ).long()
-    return found
+    return ids
 
 
 def _sampling(count: int) -> Any:
@@ -134,10 +134,10 @@ def sample(rule: Rule, size: int) -> tuple[list[tuple[int, ...]], list[int]]:
         of_target = target[torch.cat([last[:, None], tokens], 1)]  # [N, 1 + K, VOCAB]
         kept = rule(tokens, chances.gather(2, tokens[..., None]).squeeze(2))
         bonus = draw(of_target[torch.arange(len(going)), kept])
-        found = verify(tokens, chances, of_target[:, :K], kept, bonus)
+        ids = verify(tokens, chances, of_target[:, :K], kept, bonus)
         places = 1 + ends[going][:, None] + torch.arange(1 + K)
-        texts[going[:, None], places] = found.clamp(min=0)
-        ends[going] += (found >= 0).sum(1)
+        texts[going[:, None], places] = ids.clamp(min=0)
+        ends[going] += (ids >= 0).sum(1)
         seen |= set(kept.tolist())
     return [tuple(row) for row in texts[:, 1 : 1 + LENGTH].tolist()], sorted(seen)
 

@@ -71,8 +71,8 @@ def _entry(file: Path, inside: str) -> dict[str, object]:
     return {"type": "file", "path": path, "size": file.stat().st_size, "oid": "0" * 40}
 
 
-def _dump(found: object) -> bytes:
-    return json.dumps(found).encode()
+def _dump(reply: object) -> bytes:
+    return json.dumps(reply).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -115,17 +115,17 @@ def engine_of(run: HybridRun) -> Engine:
     )  # fmt: skip
 
 
-def result_of(found: dict[str, Any]) -> dict[str, Any]:
+def result_of(batches: dict[str, Any]) -> dict[str, Any]:
     """What was found of a run's batches, as one result."""
-    if "error" in found:
-        return found
-    first = [result for name, result in found.items() if name.startswith(FIRST)]
+    if "error" in batches:
+        return batches
+    first = [result for name, result in batches.items() if name.startswith(FIRST)]
     if "tokens" not in first[-1]:  # requests were aborted
         return first[-1]
-    last = found.get(SECOND, first[-1])
-    second = found.get(SECOND, dict.fromkeys(("tokens", "cached", "logprobs"), []))
+    last = batches.get(SECOND, first[-1])
+    second = batches.get(SECOND, dict.fromkeys(("tokens", "cached", "logprobs"), []))
     texts = zip(last["prompts"], last["tokens"], strict=True)
-    before = found[STATES]["all_counters"] if STATES in found else {}
+    before = batches[STATES]["all_counters"] if STATES in batches else {}
     return {
         **first[-1],
         **{f"second_{part}": second[part] for part in ("cached", "logprobs")},
@@ -136,7 +136,7 @@ def result_of(found: dict[str, Any]) -> dict[str, Any]:
         "seconds": [result["seconds"] for result in first],
         "steps": last["oracle_steps"],
         "state_blocks": last["state_blocks"],
-        "states": found[STATES]["states"] if STATES in found else None,
+        "states": batches[STATES]["states"] if STATES in batches else None,
     }
 
 
@@ -148,8 +148,8 @@ def run_all(
     Raises:
         EngineFailedError: the process ended without results.
     """
-    found, log = start_engines([engine_of(run) for run in runs], runner, **environment)
-    return {name: result_of(batches) for name, batches in found.items()}, log
+    served, log = start_engines([engine_of(run) for run in runs], runner, **environment)
+    return {name: result_of(batches) for name, batches in served.items()}, log
 
 
 def with_log(
@@ -177,12 +177,12 @@ def per_position(result: dict[str, Any]) -> list[int]:
 
 def assert_requests_add_up(result: dict[str, Any]) -> None:
     """vLLM's statistics of single requests are its counters, taken apart."""
-    steps = [one["steps"] for one in result["histograms"]]
+    steps = [row["steps"] for row in result["histograms"]]
     assert len(steps) == len(result["tokens"])
     counted = result["counters"]
     assert sum(map(sum, steps)) == counted["spec_decode_num_drafts"] > len(steps)
     assert accepted_of(steps) == per_position(result)
-    assert sum(one["drafted"] for one in result["histograms"]) == counted["spec_decode_num_draft_tokens"]
+    assert sum(row["drafted"] for row in result["histograms"]) == counted["spec_decode_num_draft_tokens"]
 
 
 def acceptance(result: dict[str, Any]) -> list[float]:

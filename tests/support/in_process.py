@@ -76,12 +76,12 @@ def logprobs_of(positions: Iterable[Any] | None) -> list[dict[str, float]]:
 
 
 def counters(llm: Any) -> dict[str, Any]:
-    found = {}
+    counts = {}
     for metric in llm.get_metrics():
         name = metric.name.removeprefix("vllm:")
         if name.startswith(("spec_decode", "num_preemptions", "prefix_cache", "external_prefix")):
-            found[name] = getattr(metric, "value", None) or getattr(metric, "values", 0)
-    return found
+            counts[name] = getattr(metric, "value", None) or getattr(metric, "values", 0)
+    return counts
 
 
 def generate_with_aborts(

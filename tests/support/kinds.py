@@ -130,16 +130,16 @@ REFUSED = {"min_p": {"temperature": 1.0, "min_p": 0.1}, "logit_bias": {"logit_bi
 
 def accepted(drafts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[int]:
     """How many of each draft are in the text. The first draft follows the first token."""
-    found, at = [], 1
+    counts, at = [], 1
     for draft in drafts:
         if at >= len(tokens):
             break
         rows = zip(draft, tokens[at:], strict=False)
-        found.append(
+        counts.append(
             next((i for i, (a, b) in enumerate(rows) if a != b), min(len(draft), len(tokens) - at))
         )
-        at += found[-1] + 1
-    return found
+        at += counts[-1] + 1
+    return counts
 
 
 def ends_within_a_draft(drafts: Sequence[Sequence[int]], tokens: Sequence[int]) -> bool:
@@ -189,21 +189,21 @@ def run_kinds(run: KindsRun, runner: str = "v1") -> dict[str, Any]:
         asked = requests(base["tokens"], pieces, run.kinds, run.logprobs, think)
         texts = [prompt + own for prompt, own in zip(run.prompts, base["tokens"], strict=True)]
         engines, by_engine = [replace(plain, batches=batches(run, asked))], {"plain": asked}
-        for one in run.engines:
-            own = by_engine[one.name] = [r for r in asked if r.kind in (one.kinds or (r.kind,))]
-            oracle = Oracle(texts, one.right) if one.right else None
-            drafted = replace(plain, name=one.name, speculative=one.speculative, drafts=RECORDED)
+        for engine in run.engines:
+            own = by_engine[engine.name] = [r for r in asked if r.kind in (engine.kinds or (r.kind,))]
+            oracle = Oracle(texts, engine.right) if engine.right else None
+            drafted = replace(plain, name=engine.name, speculative=engine.speculative, drafts=RECORDED)
             engines.append(replace(drafted, batches=batches(run, own, oracle)))
-        found = run_engines(engines, runner)
-    results = {name: observed(found[name], own) for name, own in by_engine.items()}
+        raw = run_engines(engines, runner)
+    results = {name: observed(raw[name], own) for name, own in by_engine.items()}
     end = tokenizer.encode(THINKING["reasoning_end_str"], add_special_tokens=False)
     return results | {"eos": tokenizer.eos_token_id, "end of thinking": end}
 
 
 def batches(run: KindsRun, asked: list[Request], oracle: Oracle | None = None) -> list[Batch]:
     def batch(name: str, asked: list[Request], **more: Any) -> Batch:
-        prompts = [run.prompts[one.prompt] + one.then for one in asked]
-        params = [one.params for one in asked]
+        prompts = [run.prompts[r.prompt] + r.then for r in asked]
+        params = [r.params for r in asked]
         return Batch(name, prompts, asked=params, whole=True, **more)
 
     return [
@@ -214,19 +214,19 @@ def batches(run: KindsRun, asked: list[Request], oracle: Oracle | None = None) -
 
 
 def seeded(asked: list[Request]) -> list[Request]:
-    return [one for one in asked if one.kind == "seed"]
+    return [r for r in asked if r.kind == "seed"]
 
 
-def observed(found: dict[str, Any], asked: list[Request]) -> dict[str, Any]:
+def observed(by_batch: dict[str, Any], asked: list[Request]) -> dict[str, Any]:
     def answers(name: str, asked: list[Request]) -> dict[str, Any]:
-        result = found[name]
+        result = by_batch[name]
         drafts = result["drafts"] or [[]] * len(asked)
         rows = zip(asked, result["answers"], drafts, strict=True)
-        return {one.name: answer | {"drafts": own} for one, answer, own in rows}
+        return {r.name: answer | {"drafts": own} for r, answer, own in rows}
 
     return {
         "answers": answers("answers", asked),
         "again": answers("again", seeded(asked)),
-        "refused": found["answers"]["refused"],
-        "aborts": found["aborts"],
+        "refused": by_batch["answers"]["refused"],
+        "aborts": by_batch["aborts"],
     }

@@ -23,10 +23,10 @@ def provide(monkeypatch) -> None:
 
     def snapshot_download(model_id, *, revision=None, cache_dir=None, local_files_only=False) -> str:
         assert local_files_only, "nothing may be downloaded"
-        found = place(Path(cache_dir), model_id)
-        if not found.is_dir():
+        path = place(Path(cache_dir), model_id)
+        if not path.is_dir():
             raise ValueError(f"Cannot find cached snapshot for model repo {model_id!r}")
-        return str(found)
+        return str(path)
 
     for name in MODULES:
         monkeypatch.setitem(sys.modules, name, ModuleType(name))

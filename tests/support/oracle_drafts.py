@@ -122,12 +122,12 @@ def state_blocks(runner: Any) -> dict[str, Any]:
     from vllm.v1.kv_cache_interface import MambaSpec
 
     config = runner.kv_cache_config
-    found: dict[str, Any] = {"blocks": config.num_blocks, "groups": []}
-    found["requests_fit"] = get_max_concurrency_for_kv_cache_config(runner.vllm_config, config)
+    sizes: dict[str, Any] = {"blocks": config.num_blocks, "groups": []}
+    sizes["requests_fit"] = get_max_concurrency_for_kv_cache_config(runner.vllm_config, config)
     for group in runner.kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
         if isinstance(spec, MambaSpec):
-            found["groups"].append(
+            sizes["groups"].append(
                 {
                     "layers": len(group.layer_names),
                     "block_bytes": spec.page_size_bytes,
@@ -136,4 +136,4 @@ def state_blocks(runner: Any) -> dict[str, Any]:
                     "dtypes": [str(dtype) for dtype in spec.dtypes],
                 }
             )
-    return found
+    return sizes

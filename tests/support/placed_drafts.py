@@ -8,13 +8,13 @@ from typing import Any
 
 def placed(text: Sequence[int], drafts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
     """Drafts by the place of their first token in the text, which the accepted ones before them give."""
-    at, found = 1, {}  # the first token comes from the prompt's own step
+    at, places = 1, {}  # the first token comes from the prompt's own step
     for draft in drafts:
-        found[at] = draft
+        places[at] = draft
         after = text[at : at + len(draft)]
         accepted = next((i for i, (a, b) in enumerate(zip(draft, after, strict=False)) if a != b), None)
         at += (len(after) if accepted is None else accepted) + 1
-    return found
+    return places
 
 
 def pairs(

@@ -29,23 +29,23 @@ def find(root: int, name: str) -> list[psutil.Process]:
 
 def listening(root: int) -> list[tuple[str, str]]:
     """Process and address of each socket that takes what comes; ports are the system's choice."""
-    found = [
+    sockets = [
         (part(process), connection.laddr.ip)
         for process in tree(root)
         for connection in process.net_connections(kind="inet")
         if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM
     ]
-    return sorted(found)
+    return sorted(sockets)
 
 
 def marked(name: str, value: str) -> list[psutil.Process]:
     """Those that were started with this environment variable, however they detached themselves."""
-    found = []
+    procs = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                procs.append(process)
+    return procs
 
 
 def kill(processes: list[psutil.Process], seconds: float = END_S) -> list[psutil.Process]:

@@ -66,14 +66,14 @@ def gptq_draft(draft: Draft, groups: Mapping[str, int | None], rules: dict[str, 
     }  # fmt: skip
     tensors, values = dict(draft.tensors), dict(draft.tensors)
     for name in [name for name in tensors if name.endswith(("_proj.weight", "_mqa.weight"))]:
-        found = [size for pattern, size in groups.items() if re.search(pattern, name)]
-        group = found[0] if found else GROUP
+        sizes = [size for pattern, size in groups.items() if re.search(pattern, name)]
+        group = sizes[0] if sizes else GROUP
         if group is None or not _fits(draft.tensors[name]):
             continue
-        one = _by_formula(replace(draft, tensors={name: tensors.pop(name)}), [name],
-                          partial(_gptq, group=group), config)  # fmt: skip
-        tensors |= one.draft.tensors
-        values |= one.dequantised.tensors
+        part = _by_formula(replace(draft, tensors={name: tensors.pop(name)}), [name],
+                           partial(_gptq, group=group), config)  # fmt: skip
+        tensors |= part.draft.tensors
+        values |= part.dequantised.tensors
     quantised = draft.config | {"quantization_config": config}
     return Quantised(replace(draft, config=quantised, tensors=tensors), replace(draft, tensors=values))
 
@@ -87,8 +87,8 @@ def _by_formula(draft: Draft, names: Iterable[str], encode: Encode, config: dict
     tensors, plain = dict(draft.tensors), dict(draft.tensors)
     for name in names:
         weight = tensors.pop(name)
-        found, stands_for = encode(weight.float())
-        tensors |= {f"{name.removesuffix('weight')}{suffix}": tensor for suffix, tensor in found.items()}
+        saved, stands_for = encode(weight.float())
+        tensors |= {f"{name.removesuffix('weight')}{suffix}": tensor for suffix, tensor in saved.items()}
         plain[name] = stands_for.to(weight.dtype)
     quantised = draft.config | {"quantization_config": config}
     return Quantised(replace(draft, config=quantised, tensors=tensors), replace(draft, tensors=plain))
@@ -155,8 +155,8 @@ def _set_scales(module: torch.nn.Module) -> None:
     if hasattr(module, "weight_global_scale"):
         extra["global_scale"] = generate_gparam(weight.amin(), weight.amax())
         module.weight_global_scale.data.copy_(extra["global_scale"])
-    found, zeros = calculate_qparams(least, most, args, **extra)
-    scales.data.copy_(found.view(scales.shape))
+    fitted, zeros = calculate_qparams(least, most, args, **extra)
+    scales.data.copy_(fitted.view(scales.shape))
     if hasattr(module, "weight_zero_point"):
         module.weight_zero_point.data.copy_(zeros.view(scales.shape))
     if hasattr(module, "input_global_scale"):

@@ -75,11 +75,11 @@ def parse(expression: str) -> Asked:
 
 def variables(dashboard: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Variable -> metric and label that its values come from."""
-    found = {}
+    pairs = {}
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             text = variable["query"]["query"]
             match = re.fullmatch(r"label_values\(([\w:]+), (\w+)\)", text)
             assert match, text
-            found[variable["name"]] = (match[1], match[2])
-    return found
+            pairs[variable["name"]] = (match[1], match[2])
+    return pairs

@@ -49,11 +49,11 @@ def drawn(
 ) -> list[Drawn]:
     """`most` tokens of an answer, but for those that go on to the end of the context."""
     chance, kinds = random.Random(seed), kinds_on(runner)
-    found = [_drawn(chance, kinds[i % len(kinds)], count, prompts, think, most) for i in range(count)]
-    for one in found:
-        if one.kind == BY_CHANCE:
-            one.params.update(NO_KERNEL[runner])
-    return found
+    asked = [_drawn(chance, kinds[i % len(kinds)], count, prompts, think, most) for i in range(count)]
+    for request in asked:
+        if request.kind == BY_CHANCE:
+            request.params.update(NO_KERNEL[runner])
+    return asked
 
 
 def _drawn(
@@ -101,8 +101,8 @@ def run_drawn(
         asked = {name: drawn(seeds[name], count, prompts, think, runner, most) for name in pair.drafts}
         batches = {
             name: Batch(
-                name, [one.prompt for one in own], asked=[one.params for one in own],
-                joins=[one.joins for one in own],
+                name, [r.prompt for r in own], asked=[r.params for r in own],
+                joins=[r.joins for r in own],
             )
             for name, own in asked.items()
         }  # fmt: skip
@@ -112,14 +112,14 @@ def run_drawn(
             replace(plain, name=name, batches=[batches[name]], speculative=speculative)
             for name, speculative in pair.drafts.items()
         ]
-        found = run_engines([plain, *engines], runner)
+        runs = run_engines([plain, *engines], runner)
     return {
         name: {
             "runner": runner,
             "asked": own,
             "end": end,
-            "plain": found["plain"][name],
-            "drafted": found[name][name],
+            "plain": runs["plain"][name],
+            "drafted": runs[name][name],
         }
         for name, own in asked.items()
     }

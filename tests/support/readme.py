@@ -36,13 +36,13 @@ def blocks(language: str, page: Path = README) -> list[str]:
 def commands(block: str) -> list[str]:
     """The commands of a block, those over several lines whole."""
     lines = re.sub(r"\\\n", " ", block)
-    found: list[str] = []
+    cmds: list[str] = []
     for line in lines.splitlines():
-        if found and found[-1].count("'") % 2:  # inside a quoted value
-            found[-1] += f"\n{line}"
+        if cmds and cmds[-1].count("'") % 2:  # inside a quoted value
+            cmds[-1] += f"\n{line}"
         elif line and not line.startswith("#"):
-            found.append(line)
-    return found
+            cmds.append(line)
+    return cmds
 
 
 def split(command: str) -> tuple[dict[str, str], list[str]]:

@@ -85,7 +85,7 @@ def distribution(target: Path, draw: Draw) -> dict[Continuation, float]:
 
     model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     listed = list(itertools.product(range(VOCAB), repeat=LENGTH))
-    rows = torch.tensor([PROMPT + one for one in listed])
+    rows = torch.tensor([PROMPT + ids for ids in listed])
     with torch.no_grad():
         logits = model(rows).logits[:, len(PROMPT) - 1 : -1].double()  # [N, LENGTH, VOCAB]
     chances = restricted((logits / draw.temperature).softmax(-1), draw.top_k, draw.top_p)
@@ -108,13 +108,13 @@ def restricted(chances: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
 def fit(sample: Sequence[Continuation], chances: dict[Continuation, float]) -> Fit:
     """Neighbours, which share a prefix, are pooled until EXPECTED are expected of them."""
     counts = dict.fromkeys(chances, 0)
-    for one in sample:
-        counts[tuple(one)] += 1
+    for ids in sample:
+        counts[tuple(ids)] += 1
     cells: list[list[float]] = [[0.0, 0.0]]
-    for one, chance in chances.items():
+    for ids, chance in chances.items():
         if cells[-1][1] >= EXPECTED:
             cells.append([0.0, 0.0])
-        cells[-1][0] += counts[one]
+        cells[-1][0] += counts[ids]
         cells[-1][1] += chance * len(sample)
     if cells[-1][1] < EXPECTED:
         last = cells.pop()
@@ -144,27 +144,27 @@ def draw_all(
     target = write_small_target(folder / "target")
     wanted = [
         Engine(
-            one.name,
+            engine.name,
             [],
-            speculative_config(folder, one) if one.draft else None,
+            speculative_config(folder, engine) if engine.draft else None,
             RANDOM_ENGINE | {"max_model_len": 64, "max_num_seqs": AT_A_TIME},
             target=target,
             use="tests.support.sampling_draws",
-            job={"draws": [asdict(draw) for draw in one.draws], "seeds": seeds, "size": size},
+            job={"draws": [asdict(draw) for draw in engine.draws], "seeds": seeds, "size": size},
         )
-        for one in engines
+        for engine in engines
     ]
     return run_engines(wanted, runner)
 
 
 def speculative_config(folder: Path, engine: SampledEngine) -> dict[str, Any]:
     assert engine.draft is not None
-    found = {
+    config = {
         "method": "dflash" if engine.draft.startswith("dflash") else "eagle3",
         "model": str(write_small_draft(folder, engine.draft)),
         "num_speculative_tokens": K,
         "draft_sample_method": engine.how,
     }
     if engine.schedule:
-        found["num_speculative_tokens_per_batch_size"] = engine.schedule
-    return found
+        config["num_speculative_tokens_per_batch_size"] = engine.schedule
+    return config

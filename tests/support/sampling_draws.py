@@ -46,7 +46,7 @@ def sample(llm: Any, draw: dict[str, Any], seed: int, size: int) -> list[list[in
     )
     prompts = [{"prompt_token_ids": list(PROMPT)}] * (size // params.n)
     outputs = llm.generate(prompts, params, use_tqdm=False)
-    return [list(one.token_ids) for output in outputs for one in output.outputs]
+    return [list(text.token_ids) for output in outputs for text in output.outputs]
 
 
 def serve(llm: Any, job: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:

@@ -47,10 +47,10 @@ def assert_drafts_follow_the_schedule(result: dict[str, Any], schedule: list[lis
 def drafts_by_width(left: dict[str, Any], right: dict[str, Any]) -> dict[int, tuple[int, int]]:
     """Drafts of the left run against those of the right one, which are at least as wide, at the same
     lengths: width -> how many, and how many of them differ."""
-    found: dict[int, tuple[int, int]] = {}
+    widths: dict[int, tuple[int, int]] = {}
     for one, other in zip(drafts_of(left), drafts_of(right), strict=True):
         for length in one.keys() & other.keys():
             row = one[length]
-            count, differ = found.get(len(row), (0, 0))
-            found[len(row)] = count + 1, differ + (row != other[length][: len(row)])
-    return found
+            count, differ = widths.get(len(row), (0, 0))
+            widths[len(row)] = count + 1, differ + (row != other[length][: len(row)])
+    return widths

@@ -80,7 +80,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 
     importlib.import_module("vllm._custom_ops")  # or ranks take different ways through vLLM's groups
-    said, found = Said(), {}
+    said, models = Said(), {}
     with pytest.MonkeyPatch.context() as patch:
         if job["broken"]:
             breakage.apply(job["broken"], patch.setattr)
@@ -98,11 +98,11 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
                 said.lines.clear()
                 logging.getLogger("vllm").addHandler(said)  # vLLM has removed it when it configured
                 try:
-                    found[state] = describe(build(config), config, hashed)
+                    models[state] = describe(build(config), config, hashed)
                 except ValueError as error:
-                    found[state] = {"error": f"{type(error).__name__}: {error}"}
-                found[state]["log"] = [line for line in said.lines if "Self-check" in line]
-    return found
+                    models[state] = {"error": f"{type(error).__name__}: {error}"}
+                models[state]["log"] = [line for line in said.lines if "Self-check" in line]
+    return models
 
 
 if __name__ == "__main__":

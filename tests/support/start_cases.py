@@ -48,16 +48,16 @@ class StartCase:
     def started(self) -> Keys:
         """Keywords of EngineArgs on a CPU, where V1 does not cache prefixes of hybrid targets."""
         asked = {"method": self.method, "model": str(self.draft), "num_speculative_tokens": self.k}
-        found: Keys = {
+        keys: Keys = {
             "model": str(self.target), "skip_tokenizer_init": True,
             "speculative_config": asked | self.speculative,
         }  # fmt: skip
         (architecture,) = json.loads((self.target / "config.json").read_text())["architectures"]
         if architecture in REPLAYING_TARGETS:
-            found["enable_prefix_caching"] = False
+            keys["enable_prefix_caching"] = False
         if self.options:
-            found["additional_config"] = {"eagle_ext": self.options}
-        return found | self.engine
+            keys["additional_config"] = {"eagle_ext": self.options}
+        return keys | self.engine
 
 
 def start_cases(folder: Path) -> list[StartCase]:
@@ -76,9 +76,9 @@ def start_cases(folder: Path) -> list[StartCase]:
         changed = write(_changed(keys), folder / "config" / re.sub(r"\W+", "_", name))
         cases.append(StartCase(name=f"config, {name}", draft=changed, target=target))
     for name, spoil in FILES.items():
-        one = _post_norm()
-        spoil(one)
-        changed = write(one, folder / spoil.__name__.strip("_"))
+        bad = _post_norm()
+        spoil(bad)
+        changed = write(bad, folder / spoil.__name__.strip("_"))
         cases.append(StartCase(name=f"files, {name}", draft=changed, target=target))
     return [*cases, *_targets(folder, draft), *_families(folder, target), *_published(folder)]
 
@@ -220,15 +220,15 @@ def _families(folder: Path, target: Path) -> Iterator[StartCase]:
 
 
 def _published(folder: Path) -> Iterator[StartCase]:
-    for one in published.published():
-        if one.slug in PUBLISHED:
-            there = folder / "published" / one.slug
+    for draft in published.published():
+        if draft.slug in PUBLISHED:
+            there = folder / "published" / draft.slug
             yield StartCase(
-                name=f"published, {one.slug}",
-                draft=published.materialise(one, there / "draft"),
-                target=published.write_target(one, there / "target"),
-                method=one.method,
-                k=one.k,
+                name=f"published, {draft.slug}",
+                draft=published.materialise(draft, there / "draft"),
+                target=published.write_target(draft, there / "target"),
+                method=draft.method,
+                k=draft.k,
                 engine={"max_model_len": 4096},
-                speculative={"parallel_drafting": True} if "p_eagle" in one.slug else {},
+                speculative={"parallel_drafting": True} if "p_eagle" in draft.slug else {},
             )

@@ -24,10 +24,10 @@ _INTERPRETER = "/triton/"  # which runs kernels on a CPU: nothing that it calls 
 class _Operations(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.ops: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found[str(func)] += 1
+        self.ops[str(func)] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -35,12 +35,12 @@ def operations_of(step: Callable[[], Any]) -> Counter[str]:
     with _Operations() as count:
         for _ in range(STEPS):
             step()
-    return count.found
+    return count.ops
 
 
 def calls_of(step: Callable[[], Any]) -> Counter[str]:
     """By file and function."""
-    found: Counter[Any] = Counter()
+    calls: Counter[Any] = Counter()
     outermost: Any = None  # frame of the interpreter
 
     def profile(frame: Any, event: str, _: Any) -> None:
@@ -49,7 +49,7 @@ def calls_of(step: Callable[[], Any]) -> Counter[str]:
             if _INTERPRETER in frame.f_code.co_filename:
                 outermost = frame
             else:
-                found[frame.f_code] += 1
+                calls[frame.f_code] += 1
         elif event == "return" and frame is outermost:
             outermost = None
 
@@ -60,7 +60,7 @@ def calls_of(step: Callable[[], Any]) -> Counter[str]:
     finally:
         sys.setprofile(None)
     names: Counter[str] = Counter()
-    for code, count in found.items():
+    for code, count in calls.items():
         file = code.co_filename.rpartition("site-packages/")[2].removeprefix(f"{ROOT}/")
         names[f"{file}:{code.co_qualname}"] += count
     return names
@@ -81,12 +81,12 @@ def serve(llm: Any, job: dict[str, Any], _: dict[str, Any]) -> dict[str, Any]:
     gc.collect()
     gc.disable()  # what it calls depends on what was allocated
     try:
-        found = {name: count(engine.step) for name, count in COUNTS.items()}
+        counts = {name: count(engine.step) for name, count in COUNTS.items()}
         waste(engine)
         wasted = {f"{name}, wasted": count(engine.step) for name, count in COUNTS.items()}
     finally:
         gc.enable()
-    return found | wasted
+    return counts | wasted
 
 
 COUNTS = {"calls": calls_of, "operations": operations_of}

@@ -33,8 +33,8 @@ ROOTS = ("vllm", "transformers.models.auto")
 
 
 def modules() -> list[ModuleType]:
-    found = [name for name in sys.modules if any(f"{name}.".startswith(f"{root}.") for root in ROOTS)]
-    return [sys.modules[name] for name in sorted(found) if isinstance(sys.modules[name], ModuleType)]
+    names = [name for name in sys.modules if any(f"{name}.".startswith(f"{root}.") for root in ROOTS)]
+    return [sys.modules[name] for name in sorted(names) if isinstance(sys.modules[name], ModuleType)]
 
 
 def attributes() -> Iterator[tuple[str, Any]]:
@@ -52,14 +52,14 @@ def attributes() -> Iterator[tuple[str, Any]]:
 
 def snapshot() -> tuple[dict[str, Any], dict[str, Any]]:
     """Attributes, and entries of dictionaries, with their values: kept, none gives its id to another."""
-    found = dict(attributes())
+    attrs = dict(attributes())
     entries = {
         f"{at}[{key!r}]": value
-        for at, table in found.items()
+        for at, table in attrs.items()
         if isinstance(table, dict)
         for key, value in list(dict.items(table))  # some tables import what they are asked for
     }
-    return found, entries
+    return attrs, entries
 
 
 def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -109,12 +109,12 @@ def main(steps: str, result: Path) -> None:
     plugin.register()
     instances = install_all(target) if steps == "all" else []
     after = snapshot()
-    found = {
+    diffs = {
         "attributes": differing(before[0], after[0]),
         "entries": differing(before[1], after[1]),
         "instances": [f"ReplayGatedDeltaNetAttention.{name}" for name in instances],
     }
-    result.write_text(json.dumps(found))
+    result.write_text(json.dumps(diffs))
 
 
 if __name__ == "__main__":

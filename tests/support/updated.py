@@ -63,7 +63,7 @@ def serve(llm: Any, job: dict[str, Any], earlier: dict[str, Any]) -> dict[str, A
     """What is answered after each step, and whether the target kept its weights."""
     own = list(load_file(Path(job["draft"]) / "model.safetensors").items())
     (first,) = llm.collective_rpc(target_weights)
-    found: dict[str, Any] = {"start": ask(llm, job["prompts"])}
+    answers: dict[str, Any] = {"start": ask(llm, job["prompts"])}
     steps: dict[str, Any] = {
         "noise": partial(llm.collective_rpc, update_draft, args=([noise(own)],)),
         "whole": partial(llm.collective_rpc, update_draft, args=([own],)),
@@ -77,10 +77,10 @@ def serve(llm: Any, job: dict[str, Any], earlier: dict[str, Any]) -> dict[str, A
     }
     for name, take in steps.items():
         take()
-        found[name] = ask(llm, job["prompts"])
+        answers[name] = ask(llm, job["prompts"])
         (now,) = llm.collective_rpc(target_weights)
-        found[name]["target_kept"] = all(map(torch.equal, now, first))
-    return found
+        answers[name]["target_kept"] = all(map(torch.equal, now, first))
+    return answers
 
 
 def _sleep(llm: Any, level: int) -> None:

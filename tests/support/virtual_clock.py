@@ -137,7 +137,7 @@ def plan_engine(build: Builder, served: Served) -> Engine:
 
 def draft_specs(config: Any, layers: Sequence[Attention]) -> Specs:
     """Make what the layers of a draft hand to vLLM: blocks have as many tokens as the target's."""
-    found: Specs = {}
+    specs: Specs = {}
     for kind in layers:
         shape = {
             "block_size": config.cache_config.block_size, "dtype": torch.bfloat16,
@@ -148,8 +148,8 @@ def draft_specs(config: Any, layers: Sequence[Attention]) -> Specs:
             if kind.window is None
             else SlidingWindowSpec(**shape, sliding_window=kind.window)
         )
-        found |= {f"draft.{len(found) + n}": spec for n in range(kind.layers)}
-    return found
+        specs |= {f"draft.{len(specs) + n}": spec for n in range(kind.layers)}
+    return specs
 
 
 class Loop(Stepper):
@@ -217,11 +217,11 @@ class Loop(Stepper):
         self.most_running = max(self.most_running, len(self.scheduler.running))
         super()._finish(step, in_prompt)
         for outputs in self.outputs.pop().values():
-            for one in outputs.outputs:
-                self.tokens += len(one.new_token_ids)
-                if one.new_token_ids and one.request_id not in self.waits:
-                    self.waits[one.request_id] = self.now - self.asked[one.request_id]
-                if one.finish_reason is not None:
+            for out in outputs.outputs:
+                self.tokens += len(out.new_token_ids)
+                if out.new_token_ids and out.request_id not in self.waits:
+                    self.waits[out.request_id] = self.now - self.asked[out.request_id]
+                if out.finish_reason is not None:
                     self.answers += 1
                     self._ask()
         self.digest.update(repr((self.now, sorted(step.num_scheduled_tokens.items()))).encode())

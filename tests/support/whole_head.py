@@ -8,7 +8,7 @@ import torch
 
 from tests.support.updated import ask
 
-_FOUND = "_eagle_ext_compared"
+_TALLY = "_eagle_ext_compared"
 
 
 def compare_with_the_whole_head(worker: Any, ids: list[int]) -> None:
@@ -18,7 +18,7 @@ def compare_with_the_whole_head(worker: Any, ids: list[int]) -> None:
     """
     draft, target = worker.get_draft_model(), worker.model_runner.get_model()
     inner, kept = draft.compute_logits, torch.tensor(ids)
-    found = {"rows": 0, "inside": 0, "same": 0, "equal_at_ids": 0}
+    tally = {"rows": 0, "inside": 0, "same": 0, "equal_at_ids": 0}
 
     def both(states: torch.Tensor) -> torch.Tensor:
         logits = inner(states)
@@ -27,19 +27,19 @@ def compare_with_the_whole_head(worker: Any, ids: list[int]) -> None:
             return logits
         choice = whole.argmax(-1)
         inside = torch.isin(choice, kept)
-        found["rows"] += len(choice)
-        found["inside"] += int(inside.sum())
-        found["same"] += int((logits.argmax(-1) == choice)[inside].sum())
-        found["equal_at_ids"] += int((logits[:, kept] == whole[:, kept]).all(-1).sum())
+        tally["rows"] += len(choice)
+        tally["inside"] += int(inside.sum())
+        tally["same"] += int((logits.argmax(-1) == choice)[inside].sum())
+        tally["equal_at_ids"] += int((logits[:, kept] == whole[:, kept]).all(-1).sum())
         return logits
 
     draft.compute_logits = both
-    setattr(worker, _FOUND, found)
+    setattr(worker, _TALLY, tally)
 
 
 def compared(worker: Any) -> dict[str, int]:
     """As it is now: later steps count on."""
-    return dict(getattr(worker, _FOUND))
+    return dict(getattr(worker, _TALLY))
 
 
 def forget_rows(worker: Any) -> None:
@@ -53,11 +53,11 @@ def serve(llm: Any, job: dict[str, Any], earlier: dict[str, Any]) -> dict[str, A
     ids = job.get("ids")
     if ids is not None:
         llm.collective_rpc(compare_with_the_whole_head, args=(ids,))
-    found = {"answer": ask(llm, job["prompts"])}
-    found["ranks"] = [] if ids is None else llm.collective_rpc(compared)
+    answers = {"answer": ask(llm, job["prompts"])}
+    answers["ranks"] = [] if ids is None else llm.collective_rpc(compared)
     if job.get("reload"):
         llm.collective_rpc(forget_rows)
-        found["forgotten"] = ask(llm, job["prompts"])
+        answers["forgotten"] = ask(llm, job["prompts"])
         llm.collective_rpc("reload_weights")
-        found["reloaded"] = ask(llm, job["prompts"])
-    return found
+        answers["reloaded"] = ask(llm, job["prompts"])
+    return answers

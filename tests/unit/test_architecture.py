@@ -34,11 +34,11 @@ class Import:
 
 def modules() -> dict[str, str]:
     """Dotted name -> source, of every module of the package."""
-    found = {}
+    sources = {}
     for path in (ROOT / PACKAGE).rglob("*.py"):
         dotted = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        found[dotted.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
-    return found
+        sources[dotted.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
+    return sources
 
 
 MODULES = modules()
@@ -83,15 +83,15 @@ def imports_of(by: str, source: str) -> Iterator[Import]:
                 )  # fmt: skip
 
 
-EVERY = [found for name, source in MODULES.items() for found in imports_of(name, source)]
-OWN = [found for found in EVERY if found.of.split(".")[0] == PACKAGE]
+EVERY = [imp for name, source in MODULES.items() for imp in imports_of(name, source)]
+OWN = [imp for imp in EVERY if imp.of.split(".")[0] == PACKAGE]
 
 
 def layer_of(module: str) -> str | None:
     """None of the package itself, which is tested apart."""
     _, _, rest = module.partition(".")
-    found = architecture.layer_of(rest)
-    return found.name if rest and found else None
+    layer = architecture.layer_of(rest)
+    return layer.name if rest and layer else None
 
 
 def test_every_module_lies_in_one_layer():
@@ -114,9 +114,9 @@ def test_layers_only_import_what_stands_below_them():
 def test_no_import_goes_past_the_table():
     allowed = {layer.name: {layer.name, *layer.may_import} for layer in LAYERS}
     forbidden = [
-        str(found)
-        for found in OWN
-        if "." in found.by and "." in found.of and layer_of(found.of) not in allowed[layer_of(found.by)]
+        str(imp)
+        for imp in OWN
+        if "." in imp.by and "." in imp.of and layer_of(imp.of) not in allowed[layer_of(imp.by)]
     ]
     assert not forbidden
 
@@ -124,29 +124,29 @@ def test_no_import_goes_past_the_table():
 def test_the_package_itself_gives_its_version_and_calls_the_plugin():
     """Python runs the package's `__init__` before any of its modules: it is no layer. It imports the
     plugin when vLLM calls `register`, and no module imports anything from it."""
-    assert {found.of for found in OWN if found.by == PACKAGE} == {
+    assert {imp.of for imp in OWN if imp.by == PACKAGE} == {
         f"{PACKAGE}.plugin",
         f"{PACKAGE}.version",
     }
-    assert not [found for found in OWN if found.of == PACKAGE and "." in found.by]
+    assert not [imp for imp in OWN if imp.of == PACKAGE and "." in imp.by]
 
 
 @pytest.mark.parametrize("layer", [layer for layer in LAYERS if layer.without], ids=lambda x: x.name)
 def test_what_a_layer_never_imports(layer):
     heavy = [
-        str(found)
-        for found in EVERY
-        if "." in found.by
-        and layer_of(found.by) == layer.name
-        and not found.for_types
-        and found.of.split(".")[0] in layer.without
+        str(imp)
+        for imp in EVERY
+        if "." in imp.by
+        and layer_of(imp.by) == layer.name
+        and not imp.for_types
+        and imp.of.split(".")[0] in layer.without
     ]
     assert not heavy
 
 
 def test_no_import_cycle():
     edges = {name: set() for name in MODULES if name != PACKAGE}
-    for found in OWN:
-        if found.by in edges and found.of in edges and found.by != found.of and not found.for_types:
-            edges[found.by].add(found.of)
+    for imp in OWN:
+        if imp.by in edges and imp.of in edges and imp.by != imp.of and not imp.for_types:
+            edges[imp.by].add(imp.of)
     TopologicalSorter(edges).prepare()  # raises CycleError, with the modules

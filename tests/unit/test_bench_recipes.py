@@ -54,6 +54,6 @@ def test_sweep_starts_both_kinds(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("[BEGIN SERVER]") == 2
     asked = SweepServeArgs.from_cli_args(given)
     assert of_bench_serve(asked.bench_cmd).dataset_path == "prompts.json"
-    found = [engine_arguments(kind.apply_to_cmd(asked.serve_cmd)) for kind in asked.serve_params]
+    served = [engine_arguments(kind.apply_to_cmd(asked.serve_cmd)) for kind in asked.serve_params]
     draft = json.loads(KINDS)["draft"]["speculative_config"]
-    assert [arguments.speculative_config for arguments in found] == [None, draft]
+    assert [arguments.speculative_config for arguments in served] == [None, draft]

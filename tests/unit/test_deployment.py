@@ -67,19 +67,19 @@ def test_vllm_says_the_symptoms_of_the_page():
     assert not [symptom for symptom in symptoms if symptom not in said]
 
 
-def closure(name: str, found: set[str]) -> set[str]:
+def closure(name: str, names: set[str]) -> set[str]:
     """What is installed with a distribution, as far as it is installed here."""
     for text in requires(name) or ():
         required = Requirement(text)
         needed = canonicalize_name(required.name)
-        if needed in found or (required.marker and not required.marker.evaluate({"extra": ""})):
+        if needed in names or (required.marker and not required.marker.evaluate({"extra": ""})):
             continue
-        found.add(needed)
+        names.add(needed)
         try:
-            closure(needed, found)
+            closure(needed, names)
         except PackageNotFoundError:
             continue
-    return found
+    return names
 
 
 def test_vllm_s_image_has_what_the_wheel_requires():

@@ -26,10 +26,10 @@ def is_defined(test_id: str) -> bool:
     file, *names = test_id.split("::")
     body = ast.parse((ROOT / file).read_text()).body
     for name in names:
-        found = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
-        if not found:
+        nodes = [n for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name]
+        if not nodes:
             return False
-        body = found[0].body
+        body = nodes[0].body
     return True
 
 

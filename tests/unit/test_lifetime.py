@@ -32,9 +32,9 @@ time.sleep(300)
 def wait_for(mark: str, count: int, seconds: float = 20) -> int:
     """The number of marked processes: `count`, or what there is after so long."""
     deadline = time.monotonic() + seconds
-    while len(found := marked(MARK, mark)) != count and time.monotonic() < deadline:
+    while len(alive := marked(MARK, mark)) != count and time.monotonic() < deadline:
         time.sleep(0.05)
-    return len(found)
+    return len(alive)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

@@ -86,11 +86,11 @@ def test_names_lead_to_classes_by_packages():
     registered = plugin.registered_drafters()
     for drafter in drafters():
         module, name = drafter.registration.split(":")
-        found = importlib.import_module(module)
-        assert isinstance(getattr(found, name), type)
+        loaded = importlib.import_module(module)
+        assert isinstance(getattr(loaded, name), type)
         if not drafter.uses_vllm_class:
             assert registered[drafter.architecture] == drafter.registration
-            assert found.__file__.endswith("__init__.py")
+            assert loaded.__file__.endswith("__init__.py")
     assert {"LlamaEagle3DraftModel", "Eagle3LlamaEagle3DraftModel"} <= set(plugin.aliases())
     assert {"Qwen3DFlash2DraftModel", "DFlashQwen3DFlash2DraftModel"} <= set(plugin.aliases())
 

@@ -26,10 +26,10 @@ _A_MODULES = 24  # bytes of a shape or of scales of the whole, and zero points t
 @pytest.mark.parametrize("name", MADE)
 def test_sizes_are_those_of_the_tensors(name, monkeypatch):
     monkeypatch.setattr(quantised_page, "_GROUP", GROUP)
-    found = quantised(valid_draft("qwen3"), MADE[name])
-    plain_weights = found.dequantised.tensors
+    pair = quantised(valid_draft("qwen3"), MADE[name])
+    plain_weights = pair.dequantised.tensors
     modules = [weight for weight in plain_weights if weight.endswith("_proj.weight")]
-    made = {key: tensor for key, tensor in found.draft.tensors.items() if "_proj." in key}
+    made = {key: tensor for key, tensor in pair.draft.tensors.items() if "_proj." in key}
     size = sum(SIZES[name](*plain_weights[weight].shape) for weight in modules)
     stored = sum(tensor.numel() * tensor.element_size() for tensor in made.values())
     assert size == pytest.approx(stored, abs=_A_MODULES * len(modules))

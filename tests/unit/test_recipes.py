@@ -91,10 +91,10 @@ def test_vllm_reads_the_command(command, monkeypatch, tmp_path):
     for name in (words[2], RECIPES.get(words[2], ("", "", "draft"))[2]):
         (tmp_path / name).mkdir(parents=True)  # a name on the hub would be looked up there
     monkeypatch.chdir(tmp_path)
-    found = engine_arguments(words)
-    assert found.model == words[2]
+    args = engine_arguments(words)
+    assert args.model == words[2]
     written = json.loads(words[words.index("--speculative-config") + 1])
-    assert found.speculative_config == written
+    assert args.speculative_config == written
     assert set(written) == {"method", "model", "num_speculative_tokens"}
 
 
@@ -104,16 +104,16 @@ def test_vllm_reads_the_config_file(monkeypatch):
     written = yaml.safe_load((SERVING.parent / "server.yaml").read_text())
     shown = [split(command)[1] for block in blocks("bash", SERVING) for command in commands(block)]
     served = [engine_arguments(words) for words in shown if words[:2] == ["vllm", "serve"]]
-    assert [found.tensor_parallel_size for found in served] == [1, 2, 2]
-    for found in served:
-        assert found.model == written["model"]
+    assert [args.tensor_parallel_size for args in served] == [1, 2, 2]
+    for args in served:
+        assert args.model == written["model"]
         for key in (
             "max-model-len",
             "per-request-spec-decode-metrics",
             "speculative-config",
             "additional-config",
         ):
-            assert getattr(found, key.replace("-", "_")) == written[key]
+            assert getattr(args, key.replace("-", "_")) == written[key]
 
 
 def test_our_commands_are_read():
@@ -150,9 +150,9 @@ def test_the_preflight_takes_target_and_draft(target, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variables.get("VLLM_USE_V2_MODEL_RUNNER", "0"))
     arguments = engine_arguments(words)
     arguments.skip_tokenizer_init = True  # no tokenizer at hand
-    found = arguments.create_speculative_config(arguments.create_model_config(), ParallelConfig())
-    assert "EagleExt" in found.draft_model_config.architecture
-    assert found.num_speculative_tokens == arguments.speculative_config["num_speculative_tokens"]
+    config = arguments.create_speculative_config(arguments.create_model_config(), ParallelConfig())
+    assert "EagleExt" in config.draft_model_config.architecture
+    assert config.num_speculative_tokens == arguments.speculative_config["num_speculative_tokens"]
 
 
 @pytest.mark.parametrize("target", ["Qwen/Qwen3.6-27B"], indirect=True)
@@ -161,8 +161,8 @@ def test_the_first_screen_s_figures_are_the_plan_s(target):
     page = " ".join(README.read_text().split())
     words = [RECIPES[target][2], "--target", target, "-k", "15"]
     words += ["--max-model-len", "32768", "--vllm", "0.33", "--platform", "cuda:h100", "--json"]
-    (found,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
-    fit = {name: found[name]["requests_that_fit"] for name in ("replay", "per_token")}
+    (plan,) = json.loads(invoke(["vllm-eagle", "plan", *words]).stdout)["plans"]
+    fit = {name: plan[name]["requests_that_fit"] for name in ("replay", "per_token")}
     said = "{replay} requests of 32,768 tokens fit instead of {per_token} in plain vLLM"
     assert said.format(**fit) in page
 

@@ -54,7 +54,7 @@ def add_wheel(index, name, version, code="", requires=()):
     folder = index / name.replace("_", "-")
     folder.mkdir(parents=True, exist_ok=True)
     meta = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    meta += "".join(f"Requires-Dist: {one}\n" for one in requires)
+    meta += "".join(f"Requires-Dist: {text}\n" for text in requires)
     info = f"{name}-{version}.dist-info"
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{name}/__init__.py", code)

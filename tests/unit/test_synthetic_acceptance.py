@@ -42,12 +42,12 @@ def test_drafts_are_accepted_at_the_asked_rates():
         )
 
     rates = torch.tensor([0.75, 0.5, 1.0, 0.0])
-    found, others = sample(synthetic_mode=True, synthetic_conditional_rates=rates, use_fp64_gumbel=False)
+    probs, others = sample(synthetic_mode=True, synthetic_conditional_rates=rates, use_fp64_gumbel=False)
     assert others == {"use_fp64_gumbel": False}
-    chances = found[torch.arange(len(drafts)), drafts]
+    chances = probs[torch.arange(len(drafts)), drafts]
     assert set(chances[:-1].tolist()) == {0.0, 1.0}
     drawn = [chances[:-1][places[:-1] == place].mean().item() for place in range(4)]
     assert drawn == pytest.approx(rates.tolist(), abs=0.02)
-    assert found[-1, 0] == 0
+    assert probs[-1, 0] == 0
     standard, _ = sample(synthetic_mode=False, synthetic_conditional_rates=None)
     assert torch.equal(standard, logits.softmax(-1))

@@ -42,8 +42,8 @@ def touched_by(steps: str, tmp_path: Path) -> dict[str, list[str]]:
     return json.loads(result.read_text())
 
 
-def tables(found: dict[str, list[str]]) -> set[str]:
-    return {entry.partition("[")[0].removesuffix("._extra_content") for entry in found["entries"]}
+def tables(diff: dict[str, list[str]]) -> set[str]:
+    return {entry.partition("[")[0].removesuffix("._extra_content") for entry in diff["entries"]}
 
 
 def seam_names(docstring: str) -> set[str]:
@@ -56,26 +56,26 @@ def seam_names(docstring: str) -> set[str]:
 def test_the_docstrings_name_all_that_changes(tmp_path):
     """Every attribute of every vLLM module and class, every entry of its tables, before and after all
     that the package installs in any process."""
-    found = touched_by("all", tmp_path)
-    changed = {attribute.partition(":")[2] for attribute in found["attributes"]}
+    diff = touched_by("all", tmp_path)
+    changed = {attribute.partition(":")[2] for attribute in diff["attributes"]}
     seams = {place: seam_names(said) & changed for place, said in INSTALLED.items()}
     assert set().union(*seams.values()) == changed
     assert {place for place, names in seams.items() if not names} == {WHILE_BUILDING}
     # Nothing else than models and configs has new entries, and the plugin's docstring names each table.
-    assert tables(found) == {
+    assert tables(diff) == {
         MODELS,
         "transformers.models.auto.configuration_auto:CONFIG_MAPPING",
         "vllm.model_executor.models.config:MODELS_CONFIG_MAP",
     }
-    assert all(table.partition(":")[2] in plugin.__doc__ for table in tables(found))
-    registered = [entry for entry in found["entries"] if entry.startswith(MODELS)]
+    assert all(table.partition(":")[2] in plugin.__doc__ for table in tables(diff))
+    registered = [entry for entry in diff["entries"] if entry.startswith(MODELS)]
     # vLLM puts the method before a name that is not its own.
     names = {
         f"{MODELS}[{before + name!r}]" for name in published() for before in ("", "Eagle3", "DFlash")
     }
     assert {entry for entry in registered if "EagleExt" not in entry} <= names
     assert {f"{MODELS}[{ours!r}]" for ours in REPLAYING_TARGETS.values()} < set(registered)
-    assert set(found["instances"]) == {
+    assert set(diff["instances"]) == {
         "ReplayGatedDeltaNetAttention.__class__",
         "ReplayGatedDeltaNetAttention._forward_method",
         "ReplayGatedDeltaNetAttention.enable_fused_gdn_spec_decode",
@@ -86,11 +86,11 @@ def test_the_docstrings_name_all_that_changes(tmp_path):
 @pytest.mark.long
 def test_without_a_draft_two_things_change(tmp_path):
     """What every process has: registered models, and the function that builds a SpeculativeConfig."""
-    found = touched_by("register", tmp_path)
-    assert found["attributes"] == [
+    diff = touched_by("register", tmp_path)
+    assert diff["attributes"] == [
         f"vllm.engine.arg_utils:EngineArgs.create_{made}_config" for made in ("engine", "speculative")
     ]
-    assert tables(found) == {MODELS}
+    assert tables(diff) == {MODELS}
 
 
 @pytest.mark.parametrize(("path", "name"), SAID)

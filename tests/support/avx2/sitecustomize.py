@@ -15,9 +15,9 @@ _NEWER = ("avx512", "amx", "avx10", "avx_vnni", "avx_ne_convert")
 
 
 def _limit_torch(cpu: ModuleType) -> None:
-    found = cpu.get_capabilities()
-    limited = {name: has and not name.startswith(_NEWER) for name, has in found.items()}
-    cpu.get_capabilities = lambda: MappingProxyType(limited | {"architecture": found["architecture"]})
+    caps = cpu.get_capabilities()
+    limited = {name: has and not name.startswith(_NEWER) for name, has in caps.items()}
+    cpu.get_capabilities = lambda: MappingProxyType(limited | {"architecture": caps["architecture"]})
 
 
 _LIMITED = {"torch.cpu": _limit_torch}

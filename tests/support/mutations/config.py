@@ -108,11 +108,11 @@ def flag(family: str) -> Iterator[Change]:
         yield "sliding_window_non_causal false", mutant
     for name in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
         mutant = fresh(family)
-        stated = bool(mutant.draft.config.get(name))
-        mutant.draft.config[name] = stated
+        on = bool(mutant.draft.config.get(name))
+        mutant.draft.config[name] = on
         mutant.draft.config["eagle_config"] = {
             **mutant.draft.config.get("eagle_config", {}),
-            name: not stated,
+            name: not on,
         }
         yield f"{name} contradicted", mutant
 

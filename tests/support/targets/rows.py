@@ -52,35 +52,35 @@ def row_of(family: Family, pair: Pair, served: Mapping[str, Any]) -> Row:
 
 def beside(row: Row, family: Family, pair: Pair, served: Mapping[str, Any]) -> str:
     """What another run of the same pair said, where it is not the same."""
-    found = verdict(family, pair, of_pair(served, pair))
-    return "; ".join(value for key, value in found.items() if row.get(key) != value) or "the same"
+    other = verdict(family, pair, of_pair(served, pair))
+    return "; ".join(value for key, value in other.items() if row.get(key) != value) or "the same"
 
 
 def of_pair(served: Mapping[str, Any], pair: Pair) -> Mapping[str, Any]:
     return served["pairs"][pair.title] if "pairs" in served else served
 
 
-def verdict(family: Family, pair: Pair, found: Mapping[str, Any]) -> Row:
-    if "error" in found:
-        return {"served_as": "not started", "error": found["error"]}
-    texts = [gap for drafts in ("own", "always", "never") for gap in found[drafts]["gaps"]]
-    right = [count / found["always"]["drafts"] for count in found["always"]["accepted"]]
-    worst = max(found["state_errors"].values())
+def verdict(family: Family, pair: Pair, run: Mapping[str, Any]) -> Row:
+    if "error" in run:
+        return {"served_as": "not started", "error": run["error"]}
+    texts = [gap for drafts in ("own", "always", "never") for gap in run[drafts]["gaps"]]
+    right = [count / run["always"]["drafts"] for count in run["always"]["accepted"]]
+    worst = max(run["state_errors"].values())
     layer_ids = ", ".join(map(str, pair.layer_ids))
     return {
-        "served_as": f"`{found['drafter']}`",
-        "own": own_drafts(found),
+        "served_as": f"`{run['drafter']}`",
+        "own": own_drafts(run),
         "right": f"{right[0]:.2f} at all {pair.k}" if len(set(right)) == 1 else f"{right}",
-        "wrong": str(sum(found["never"]["accepted"])),
+        "wrong": str(sum(run["never"]["accepted"])),
         "text": "equal" if not texts else f"{len(texts)} diverge, at gaps up to {max(texts)}",
         "states": f"{layer_ids}: {'<' if worst < family.bound else 'NOT <'} {family.bound:g}",
     }
 
 
-def own_drafts(found: Mapping[str, Any]) -> str:
-    if "reference" not in found:
+def own_drafts(run: Mapping[str, Any]) -> str:
+    if "reference" not in run:
         return "not compared"
-    share = min(found["reference"]["equal"])
+    share = min(run["reference"]["equal"])
     return "those of the reference" if share >= EQUAL_IDS else f"{share:.3f} of the reference's"
 
 

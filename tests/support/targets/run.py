@@ -48,13 +48,13 @@ def serve_families(names: Sequence[str], *, ranks: int = 1, runner: str = "v1") 
     around = {"VLLM_CPU_OMP_THREADS_BIND": "|".join(map(str, range(ranks)))} if ranks > 1 else {}
     with tempfile.TemporaryDirectory() as temporary:
         families = [Served(FAMILIES[name], Path(temporary, name)) for name in names]
-        plain, _ = start_engines([one.plain_engine() for one in families], runner, **around)
-        started = [one for one in families if "error" not in plain[one.family.name]]
-        for one in started:
-            one.choose_texts(plain[one.family.name]["texts"])
-        pairs = [engine for one in started for engine in one.pair_engines(ranks, runner)]
-        found, _ = start_engines(pairs, runner, **around)
-        return plain | {one.family.name: one.result(found) for one in started}
+        plain, _ = start_engines([served.plain_engine() for served in families], runner, **around)
+        started = [served for served in families if "error" not in plain[served.family.name]]
+        for served in started:
+            served.choose_texts(plain[served.family.name]["texts"])
+        pairs = [engine for served in started for engine in served.pair_engines(ranks, runner)]
+        runs, _ = start_engines(pairs, runner, **around)
+        return plain | {served.family.name: served.result(runs) for served in started}
 
 
 class Served:
@@ -103,26 +103,25 @@ class Served:
     def _name(self, pair: Pair) -> str:
         return f"{self.family.name}: {pair.title}"
 
-    def result(self, found: dict[str, Any]) -> dict[str, Any]:
+    def result(self, runs: dict[str, Any]) -> dict[str, Any]:
         return {
             "smallest_gap": self.texts[-1].gap,
             "distinct_tokens": [len(set(text.tokens)) for text in self.texts],
             "pairs": {
-                pair.title: self._pair_result(pair, found[self._name(pair)])
-                for pair in self.family.pairs
+                pair.title: self._pair_result(pair, runs[self._name(pair)]) for pair in self.family.pairs
             },
         }
 
-    def _pair_result(self, pair: Pair, found: dict[str, Any]) -> dict[str, Any]:
-        if "error" in found:
-            return found
+    def _pair_result(self, pair: Pair, runs: dict[str, Any]) -> dict[str, Any]:
+        if "error" in runs:
+            return runs
         try:
             model, speculative = load_target(self.hugging_face), self.speculative[pair.title]
-            compared = compare_with_hugging_face(found, pair, speculative, model, self.texts)
+            compared = compare_with_hugging_face(runs, pair, speculative, model, self.texts)
         except Exception as error:  # noqa: BLE001 - the next pair must have its turn
             return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-        drafter = found["own"]["workers"][0]["drafter"]
-        counts = {name: counted(found[name], self.texts) for name in DRAFTS}
+        drafter = runs["own"]["workers"][0]["drafter"]
+        counts = {name: counted(runs[name], self.texts) for name in DRAFTS}
         return {"drafter": drafter, **counts, **compared}
 
 
@@ -147,14 +146,14 @@ def counted(result: dict[str, Any], texts: list[Text]) -> dict[str, Any]:
 
 
 def compare_with_hugging_face(
-    found: dict[str, Any], pair: Pair, speculative: dict[str, Any], model: Any, texts: list[Text]
+    runs: dict[str, Any], pair: Pair, speculative: dict[str, Any], model: Any, texts: list[Text]
 ) -> dict[str, Any]:
     """The states that the drafter was handed, and what a DFlash drafter made of them."""
-    errors = state_errors(found["states"]["states"], model, pair.layer_ids)
+    errors = state_errors(runs["states"]["states"], model, pair.layer_ids)
     if speculative["method"] != "dflash":
         return errors
     walk = DFlashReference.load(Path(speculative["model"]), *embeddings_and_head(model))
-    return errors | {"reference": compare_drafts(found["own"], walk, model, pair, texts)}
+    return errors | {"reference": compare_drafts(runs["own"], walk, model, pair, texts)}
 
 
 def compare_drafts(

@@ -44,7 +44,7 @@ def test_the_line_says_figure_and_margin():
 
 class TestBenchesThatFail:
     @pytest.fixture
-    def told(self, monkeypatch, tmp_path, capsys):
+    def main(self, monkeypatch, tmp_path, capsys):
         """Runs all guards, their benches answered by `run`; the lines told, and the exit status."""
 
         def all_of(run) -> tuple[list[str], int]:
@@ -62,13 +62,13 @@ class TestBenchesThatFail:
         (out / "report.json").write_text(json.dumps(report(c1=1.0)))
         return 0
 
-    def test_none(self, told):
-        lines, status = told(self.good)
+    def test_none(self, main):
+        lines, status = main(self.good)
         assert [line[:3] for line in lines] == ["ok "] * len(GUARDS)
         assert status == 0
 
     @pytest.mark.parametrize(("status", "writes"), [(1, True), (1, False), (0, False)])
-    def test_one_is_not_served_and_the_others_run(self, told, status, writes):
+    def test_one_is_not_served_and_the_others_run(self, main, status, writes):
         def run(bench, out) -> int:
             if out.name != "per_token":
                 return self.good(bench, out)
@@ -76,7 +76,7 @@ class TestBenchesThatFail:
                 self.good(bench, out)
             return status
 
-        lines, ended = told(run)
+        lines, ended = main(run)
         assert lines[1] == f"NO  {GUARDS[1].what}: not served"
         assert [line[:3] for line in (lines[0], lines[2])] == ["ok ", "ok "]
         assert ended == 1

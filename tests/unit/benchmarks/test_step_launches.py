@@ -27,16 +27,16 @@ def test_the_published_pairs_have_these_groups():
 @pytest.mark.parametrize("step", STEPS)
 def test_launches_of_a_step(step):
     few, many = (
-        next(replace(one, **STEPS[step]) for one in settings().values() if one.groups == groups)
+        next(replace(case, **STEPS[step]) for case in settings().values() if case.groups == groups)
         for groups in (3, 48)
     )
-    counts = {one.groups: launches(one, replays=True) for one in (few, many)}
+    counts = {case.groups: launches(case, replays=True) for case in (few, many)}
     print(f"\n{step}: {counts[48].total()} launches; {dict(counts[48])}")
     assert counts[3] == counts[48]
-    found = counts[48]
-    assert found["_gather_blocks"] == (2 if many.prompts else 1)
-    assert [found[name] for name in COMMIT] == [1, 1, 1]
-    assert found[ALIGN] == (many.mode == "align")
-    for one in (few, many):
-        stock = launches(one, replays=False).total()
-        assert found.total() <= stock + LAUNCHES_MORE, one.groups
+    ours = counts[48]
+    assert ours["_gather_blocks"] == (2 if many.prompts else 1)
+    assert [ours[name] for name in COMMIT] == [1, 1, 1]
+    assert ours[ALIGN] == (many.mode == "align")
+    for case in (few, many):
+        stock = launches(case, replays=False).total()
+        assert ours.total() <= stock + LAUNCHES_MORE, case.groups

@@ -46,9 +46,9 @@ def test_what_pays_is_bold(result):
 
 def test_stock_is_timed_next_to_ours():
     for number in (0, 1):
-        found = order(number)
-        assert found[0] == found[-1] == ("none", 0)
-        pairs = {frozenset(found[i : i + 2]) for i in range(1, len(found) - 1, 2)}
+        visits = order(number)
+        assert visits[0] == visits[-1] == ("none", 0)
+        pairs = {frozenset(visits[i : i + 2]) for i in range(1, len(visits) - 1, 2)}
         assert pairs == {frozenset([("ours", k), ("stock", k)]) for k in KS}
     assert order(0) == order(1)[::-1]
 

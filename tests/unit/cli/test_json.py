@@ -33,9 +33,9 @@ runner = CliRunner()
 )
 def test_version_and_exit_code(words):
     result = runner.invoke(app, [*words, "--json"])
-    found = json.loads(result.stdout)
-    assert found["schema_version"] == SCHEMA
-    assert found["exit_code"] == result.exit_code
+    doc = json.loads(result.stdout)
+    assert doc["schema_version"] == SCHEMA
+    assert doc["exit_code"] == result.exit_code
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_version_and_exit_code(words):
     ids=lambda value: " ".join(value).replace(str(TINY), "") if isinstance(value, tuple) else None,
 )
 def test_what_is_typed_wrongly(words, said):
-    plain, told = runner.invoke(app, list(words)), runner.invoke(app, [*words, "--json"])
+    plain, as_json = runner.invoke(app, list(words)), runner.invoke(app, [*words, "--json"])
     assert (plain.exit_code, plain.stdout) == (2, "")
-    assert (told.exit_code, told.stderr) == (2, "")
-    found = json.loads(told.stdout)
-    assert (found["schema_version"], found["exit_code"]) == (SCHEMA, 2)
-    assert said.lower() in found["error"].lower()
+    assert (as_json.exit_code, as_json.stderr) == (2, "")
+    doc = json.loads(as_json.stdout)
+    assert (doc["schema_version"], doc["exit_code"]) == (SCHEMA, 2)
+    assert said.lower() in doc["error"].lower()
     assert said.lower() in " ".join(plain.stderr.split()).lower()
 
 
@@ -79,10 +79,10 @@ def test_what_is_typed_wrongly(words, said):
 )
 def test_what_convert_did(tmp_path, draft, code, said):
     words = ["convert", str(TINY / draft), str(tmp_path / "out"), *PAIR[1:], "--json"]
-    found = json.loads(runner.invoke(app, words).stdout)
+    doc = json.loads(runner.invoke(app, words).stdout)
     key, text = said
-    assert (found["exit_code"], text in found[key]) == (code, True)
-    assert list(found["files"]) == (["model.safetensors"] if key == "command" else [])
+    assert (doc["exit_code"], text in doc[key]) == (code, True)
+    assert list(doc["files"]) == (["model.safetensors"] if key == "command" else [])
 
 
 def test_the_revisions_reach_bench(monkeypatch):

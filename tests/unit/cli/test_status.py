@@ -38,11 +38,11 @@ def test_what_a_start_would_do_here():
 
 def test_json_has_the_same_by_keys(monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "0")
-    found = json.loads(runner.invoke(app, ["status", "--json"]).stdout)
-    assert (found["ok"], found["problems"], found["vllm"]) == (True, [], vllm_version())
-    assert found["runner"] == {"name": "v1", "why": "VLLM_USE_V2_MODEL_RUNNER=0"}
-    assert found["replay"]["possible"] is (found["device"] == "cpu")
-    assert "Eagle3EagleExtLlamaForCausalLM" in found["drafters"]
+    doc = json.loads(runner.invoke(app, ["status", "--json"]).stdout)
+    assert (doc["ok"], doc["problems"], doc["vllm"]) == (True, [], vllm_version())
+    assert doc["runner"] == {"name": "v1", "why": "VLLM_USE_V2_MODEL_RUNNER=0"}
+    assert doc["replay"]["possible"] is (doc["device"] == "cpu")
+    assert "Eagle3EagleExtLlamaForCausalLM" in doc["drafters"]
 
 
 @pytest.mark.parametrize(

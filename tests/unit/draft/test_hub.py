@@ -27,7 +27,7 @@ from vllm_eagle_ext.errors import UnsupportedDraftError
 model, options = sys.argv[1], json.loads(sys.argv[2])
 try:
     files = read_draft_files(model, **options)
-    found = {
+    doc = {
         "config": files.config,
         "weights": files.weights,
         "tensors": {name: asdict(header) for name, header in files.tensors.items()},
@@ -35,9 +35,9 @@ try:
         "folder": files.folder and str(files.folder),
     }
 except UnsupportedDraftError as error:
-    found = {"error": str(error)}
+    doc = {"error": str(error)}
 modules = [name for name in ("torch", "vllm", "transformers") if name in sys.modules]
-print(json.dumps({"modules": modules, **found}))
+print(json.dumps({"modules": modules, **doc}))
 """
 
 
@@ -175,9 +175,9 @@ def dead_url(tmp_path):
 
 def test_hub_that_is_down_and_a_draft_in_the_cache(tmp_path, read, dead_url):
     snapshot = in_hub_cache(tmp_path / "cache", tiny_draft(tmp_path / "draft"))
-    found = read(dead_url, download_dir=str(tmp_path / "cache"))
-    assert found["folder"] == str(snapshot)
-    assert "fc.weight" in found["tensors"]
+    doc = read(dead_url, download_dir=str(tmp_path / "cache"))
+    assert doc["folder"] == str(snapshot)
+    assert "fc.weight" in doc["tensors"]
 
 
 def test_hub_that_is_down(tmp_path, read, dead_url):
@@ -194,8 +194,8 @@ def test_hub_that_has_not_what_the_cache_has(tmp_path, hub, read):
 
 def test_hub_that_is_switched_off(tmp_path, hub, read):
     snapshot = in_hub_cache(tmp_path / "cache", hub.folder)
-    found = read(hub.url, offline=True, download_dir=str(tmp_path / "cache"))
-    assert found["folder"] == str(snapshot)
+    doc = read(hub.url, offline=True, download_dir=str(tmp_path / "cache"))
+    assert doc["folder"] == str(snapshot)
     assert "switched off by HF_HUB_OFFLINE" in read(hub.url, offline=True)["error"]
     assert hub.requests == []
 
@@ -211,8 +211,8 @@ def nested(tmp_path):
 
 @pytest.mark.parametrize("revision", [None, "v1.0"])
 def test_folder_of_a_repository(nested, read, revision):
-    found = read(nested.url, model=f"{REPOSITORY}/draft", subfolders=True, revision=revision)
-    assert found == as_read_locally(nested.folder / "draft")
+    doc = read(nested.url, model=f"{REPOSITORY}/draft", subfolders=True, revision=revision)
+    assert doc == as_read_locally(nested.folder / "draft")
     assert nested.requests_for(f"/resolve/{revision or 'main'}/draft/config.json")
 
 
@@ -239,9 +239,9 @@ def test_folder_of_a_repository_in_the_cache(tmp_path, nested, read, linked):
         file.rename(blobs / file.name)
         file.symlink_to(blobs / file.name)
     options = {"offline": True, "subfolders": True, "download_dir": str(tmp_path / "cache")}
-    found = read(nested.url, model=f"{REPOSITORY}/draft", **options)
-    assert found["folder"] == str(snapshot / "draft")
-    assert "fc.weight" in found["tensors"]
+    doc = read(nested.url, model=f"{REPOSITORY}/draft", **options)
+    assert doc["folder"] == str(snapshot / "draft")
+    assert "fc.weight" in doc["tensors"]
     error = read(nested.url, model=f"{REPOSITORY}/nothing", **options)["error"]
     assert "the cache has the repository without it" in error
     assert nested.requests == []

@@ -19,7 +19,7 @@ def inspect(draft, folder) -> Inspection:
     return inspect_draft(files, TargetFacts.from_config(draft.target), engine)
 
 
-def found(inspection: Inspection) -> dict:
+def facts(inspection: Inspection) -> dict:
     """As a fixture's `expect` spells it; one that is not made out has no more."""
     verdict = "refused" if inspection.errors else "left" if inspection.is_passed_through else "served"
     said = {
@@ -50,7 +50,7 @@ def found(inspection: Inspection) -> dict:
 @pytest.mark.promise("the published drafts: a verdict for each")
 @pytest.mark.parametrize("draft", DRAFTS, ids=[draft.slug for draft in DRAFTS])
 def test_it_is_what_its_fixture_says(draft, tmp_path):
-    said = found(inspect(draft, tmp_path))
+    said = facts(inspect(draft, tmp_path))
     expected = dict(draft.expect)
     if (rule := expected.pop("aux_rule", None)) is not None:
         assert rule in said["aux_rule"]

@@ -88,7 +88,7 @@ def test_a_speculators_draft_of_no_class_or_layer(tmp_path, key, value):
 
 @pytest.mark.parametrize("family", ["native", "mla", "qwen3", "speculators"])
 def test_a_null_is_read_as_no_such_key(tmp_path, family):
-    found = []
+    reads = []
     for value in ({}, dict.fromkeys(NULLS)):
         draft = valid_draft(family)
         config = draft.config.get(LAYER, draft.config)
@@ -96,9 +96,9 @@ def test_a_null_is_read_as_no_such_key(tmp_path, family):
             config.pop(key, None)
         if value:
             config |= {key: None for key in NULLS if "." not in key} | {"rope_scaling": {"factor": None}}
-        inspection = inspect(draft, tmp_path / str(len(found)))
-        told = [(f.rule, f.problem.field, f.problem.value) for f in inspection.findings]
-        found.append(
-            (told, str(inspection.spec.rope), inspection.spec.layers, inspection.spec.trained_length)
+        inspection = inspect(draft, tmp_path / str(len(reads)))
+        fired = [(f.rule, f.problem.field, f.problem.value) for f in inspection.findings]
+        reads.append(
+            (fired, str(inspection.spec.rope), inspection.spec.layers, inspection.spec.trained_length)
         )
-    assert found[0] == found[1]
+    assert reads[0] == reads[1]

@@ -71,8 +71,8 @@ def test_blocks_without_an_end():
 def test_the_block_is_that_of_transformers(name):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, name)()
-    found = text_config(json.loads(config.to_json_string(use_diff=False)))
-    assert found["hidden_size"] == config.get_text_config(decoder=True).hidden_size
+    block = text_config(json.loads(config.to_json_string(use_diff=False)))
+    assert block["hidden_size"] == config.get_text_config(decoder=True).hidden_size
 
 
 def test_the_block_is_that_of_vllms_own_classes():
@@ -81,8 +81,8 @@ def test_the_block_is_that_of_vllms_own_classes():
     from vllm.transformers_utils.configs.qwen3_asr import Qwen3ASRConfig
 
     for config in (Qwen3ASRConfig(), DeepseekVLV2Config(language_config={"hidden_size": 96})):
-        found = text_config(json.loads(config.to_json_string(use_diff=False)))
-        assert found["hidden_size"] == config.get_text_config().hidden_size
+        block = text_config(json.loads(config.to_json_string(use_diff=False)))
+        assert block["hidden_size"] == config.get_text_config().hidden_size
 
 
 def test_target_vocabulary_of_the_root():
@@ -91,7 +91,7 @@ def test_target_vocabulary_of_the_root():
 
 
 @pytest.mark.parametrize(
-    ("stated", "factor"),
+    ("keys", "factor"),
     [
         pytest.param({}, 1.0, id="llama"),
         pytest.param({"model_type": "gemma4_text"}, HIDDEN**0.5, id="gemma"),
@@ -100,9 +100,9 @@ def test_target_vocabulary_of_the_root():
         pytest.param({"embedding_multiplier": "x"}, 1.0, id="malformed"),
     ],
 )
-def test_what_the_embeddings_are_multiplied_by(stated, factor):
-    assert TargetFacts.from_config(TARGET | stated).embedding_scale == factor
-    composite = {"model_type": "composite", "text_config": TARGET | stated}
+def test_what_the_embeddings_are_multiplied_by(keys, factor):
+    assert TargetFacts.from_config(TARGET | keys).embedding_scale == factor
+    composite = {"model_type": "composite", "text_config": TARGET | keys}
     assert TargetFacts.from_config(composite).embedding_scale == factor
 
 

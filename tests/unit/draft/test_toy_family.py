@@ -97,8 +97,8 @@ def test_its_class_is_registered(monkeypatch):
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     plugin._register_models()
     assert DRAFTER.architecture in ModelRegistry.get_supported_archs()
-    found = resolve_name(plugin.registered_drafters()[DRAFTER.architecture])
-    assert issubclass(found, Eagle3LlamaForCausalLM)
+    cls = resolve_name(plugin.registered_drafters()[DRAFTER.architecture])
+    assert issubclass(cls, Eagle3LlamaForCausalLM)
 
 
 def test_it_is_loaded_and_computes(draft, tmp_path, monkeypatch, single_process_group):

@@ -41,11 +41,11 @@ def kept(logits: torch.Tensor) -> torch.Tensor:
     return logits[:, IDS]
 
 
-def assert_reduced(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert found.shape[-1] == VOCAB
-    assert difference(kept(found), kept(expected)) < BOUND
+def assert_reduced(logits: torch.Tensor, expected: torch.Tensor) -> None:
+    assert logits.shape[-1] == VOCAB
+    assert difference(kept(logits), kept(expected)) < BOUND
     others = [token for token in range(VOCAB) if token not in IDS]
-    assert (found[:, others] == float("-inf")).all()
+    assert (logits[:, others] == float("-inf")).all()
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
@@ -68,8 +68,8 @@ def test_the_head_is_packed_in_float32():
     head.weight.data.fill_(1)
     head.quant_method.process_weights_after_loading(head)
     head.weight.data.fill_(2)
-    found = head.quant_method.apply(head, torch.ones(1, HIDDEN))
-    assert (found == HIDDEN).all(), "this CPU packs no copy"
+    logits = head.quant_method.apply(head, torch.ones(1, HIDDEN))
+    assert (logits == HIDDEN).all(), "this CPU packs no copy"
 
 
 def test_rows_follow_the_target(tmp_path, file):

@@ -64,16 +64,18 @@ def test_a_stretched_rope_ends_with_its_table(max_model_len, fits, tmp_path):
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
     }  # fmt: skip
     engine = {"max_model_len": max_model_len}
-    found = inspect(draft, tmp_path, engine=engine, draft_window=64)
-    assert [error.rule for error in found.errors] == ([] if fits else ["rope_table_holds_drafted_texts"])
+    inspection = inspect(draft, tmp_path, engine=engine, draft_window=64)
+    assert [error.rule for error in inspection.errors] == (
+        [] if fits else ["rope_table_holds_drafted_texts"]
+    )
     if not fits:
-        assert "lower --max-model-len to 512" in found.errors[0].problem.remedy
+        assert "lower --max-model-len to 512" in inspection.errors[0].problem.remedy
 
 
 @pytest.mark.parametrize(("family", "named"), [("native", True), ("mla", False), ("dspark", False)])
 def test_the_option_is_named_where_it_can_be_had(family, named, tmp_path):
     draft = valid_draft(family)
-    found = inspect(draft, tmp_path, engine={"max_model_len": 1 << 16})
-    told = [one for one in found.findings if one.rule == "trained_length_covers_max_model_len"]
-    assert len(told) == 1
-    assert ("draft_window" in told[0].problem.remedy) is named
+    inspection = inspect(draft, tmp_path, engine={"max_model_len": 1 << 16})
+    fired = [f for f in inspection.findings if f.rule == "trained_length_covers_max_model_len"]
+    assert len(fired) == 1
+    assert ("draft_window" in fired[0].problem.remedy) is named

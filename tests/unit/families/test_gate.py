@@ -121,8 +121,8 @@ class TestQuantised:
     name = "layers.0.self_attn.q_proj"
 
     def moved(self, suffix, tensor, plan=None):
-        ((_, found),) = with_gates([(f"{self.name}.{suffix}", tensor)], plan or self.plan, 2)
-        return found
+        ((_, new),) = with_gates([(f"{self.name}.{suffix}", tensor)], plan or self.plan, 2)
+        return new
 
     def test_fp8_rows_and_their_scales(self):
         rows = torch.arange(16.0)[:, None].expand(-1, 3)

@@ -44,7 +44,7 @@ def test_what_other_trainers_write_loads_as_the_plain_draft(tmp_path, family, ch
 @pytest.mark.parametrize(
     ("family", "own_embeddings"),
     [
-        *((one, own) for one in ("native", "qwen3", "mla", "p-eagle", "dflash") for own in (0, 1)),
+        *((name, own) for name in ("native", "qwen3", "mla", "p-eagle", "dflash") for own in (0, 1)),
         ("dspark-speculators", 0),
     ],
 )  # fmt: skip

@@ -31,15 +31,15 @@ def with_head(family: str) -> Draft:
 
 
 def check(family: str, draft: Draft, format_: str, part: str, folder) -> None:
-    found = quantised(draft, format_, part)
+    pair = quantised(draft, format_, part)
     name = next(name for name in draft.tensors if name.endswith(f"{part}.weight"))
-    assert found.draft.tensors.get(name, torch.empty(0, dtype=torch.int8)).dtype == torch.int8
-    assert apart_from_reference(folder, family, found.draft, found.dequantised) < BOUNDS[format_]
+    assert pair.draft.tensors.get(name, torch.empty(0, dtype=torch.int8)).dtype == torch.int8
+    assert apart_from_reference(folder, family, pair.draft, pair.dequantised) < BOUNDS[format_]
 
 
 @pytest.mark.parametrize(
     ("family", "format_"),
-    [(one, format_) for one in FAMILIES for format_ in BOUNDS if (one, format_) not in PACKED_GATE],
+    [(name, format_) for name in FAMILIES for format_ in BOUNDS if (name, format_) not in PACKED_GATE],
 )
 def test_fc(family, format_, tmp_path):
     check(family, valid_draft(family), format_, "fc", tmp_path)
@@ -57,11 +57,11 @@ def test_heads_that_are_linear_modules_for_the_compressor(family, format_, tmp_p
 @pytest.mark.parametrize("family", HEADED)
 def test_heads_that_a_cpu_cannot_compute_with(family, format_, tmp_path):
     """Their weights, without the rows that vLLM pads them with."""
-    found = quantised(with_head(family), format_, "lm_head")
-    config, path = resolve_draft(tmp_path, found.draft)
-    drafter = construct(config, dtype_of(found.draft))
+    pair = quantised(with_head(family), format_, "lm_head")
+    config, path = resolve_draft(tmp_path, pair.draft)
+    drafter = construct(config, dtype_of(pair.draft))
     drafter.load_weights(iter(load_file(path / "model.safetensors").items()))
-    weight = found.dequantised.tensors["lm_head.weight"].float()
+    weight = pair.dequantised.tensors["lm_head.weight"].float()
     mine = decoded(drafter.lm_head)
     assert mine is not None
     assert torch.allclose(mine[: len(weight)], weight, rtol=2**-7, atol=1e-6)
@@ -85,7 +85,7 @@ def test_heads_are_no_linear_modules_for_vllm(family, monkeypatch, tmp_path):
     [("mla", W8A8), ("dflash", W4A16), ("native", "AWQ"), ("qwen3", "GPTQ"), ("dflash", "GPTQ")],
 )
 def test_heads_that_have_no_place(family, format_, tmp_path):
-    found = quantised(with_head(family), format_, "lm_head").draft
-    found.config["quantization_config"]["lm_head"] = True  # as AWQ's and GPTQ's tools write it
+    draft = quantised(with_head(family), format_, "lm_head").draft
+    draft.config["quantization_config"]["lm_head"] = True  # as AWQ's and GPTQ's tools write it
     with pytest.raises(UnsupportedDraftError, match="a quantisation that leaves out.*lm_head"):
-        load(tmp_path, found)
+        load(tmp_path, draft)

@@ -38,11 +38,11 @@ NO_KERNEL = "compressed-tensors NVFP4A16"
 
 
 @pytest.mark.parametrize(
-    ("family", "format_"), [one for one in itertools.product(FAMILIES, BOUNDS) if one not in REFUSED]
+    ("family", "format_"), [p for p in itertools.product(FAMILIES, BOUNDS) if p not in REFUSED]
 )
 def test_drafts_as_dequantised(family, format_, tmp_path):
-    found = quantised_draft(family, format_)
-    assert apart_from_reference(tmp_path, family, found.draft, found.dequantised) < BOUNDS[format_]
+    pair = quantised_draft(family, format_)
+    assert apart_from_reference(tmp_path, family, pair.draft, pair.dequantised) < BOUNDS[format_]
 
 
 @pytest.mark.parametrize("format_", BY_WEIGHT)
@@ -51,11 +51,11 @@ def test_weights_as_dequantised(family, format_, request, tmp_path):
     """Each module's, fused ones among them."""
     if format_ == NO_KERNEL:
         request.getfixturevalue("nvfp4a16")
-    found = quantised_draft(family, format_)
+    pair = quantised_draft(family, format_)
     drafters = []
-    for name, draft in (("quantised", found.draft), ("plain", found.dequantised)):
+    for name, draft in (("quantised", pair.draft), ("plain", pair.dequantised)):
         config, path = resolve_draft(tmp_path / name, draft)
-        drafter = construct(config, dtype_of(found.draft))
+        drafter = construct(config, dtype_of(pair.draft))
         drafter.load_weights(iter(load_file(path / "model.safetensors").items()))
         drafters.append(drafter)
     compared = 0

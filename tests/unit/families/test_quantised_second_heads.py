@@ -31,10 +31,10 @@ def right_norms(monkeypatch):
     norm_each_layers_keys(monkeypatch.setattr)
 
 
-def apart(family: str, found: Quantised, folder, **options) -> float:
-    drafter, layer_ids, path, probe = load(folder, found.draft, **options)
-    plain = write(found.dequantised, path.parent / "dequantised")
-    expected, samples_anchor = of_reference(found.dequantised, plain, tiny_target(), probe)
+def apart(family: str, pair: Quantised, folder, **options) -> float:
+    drafter, layer_ids, path, probe = load(folder, pair.draft, **options)
+    plain = write(pair.dequantised, path.parent / "dequantised")
+    expected, samples_anchor = of_reference(pair.dequantised, plain, tiny_target(), probe)
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS].to(torch.bfloat16)
     scores, ids = of_vllm(drafter, family, samples_anchor, states, probe, along=expected)
     assert (ids == expected[1]).all()
@@ -58,10 +58,10 @@ def test_drafts_as_dequantised(family, format_, tmp_path):
     ],
 )
 def test_parts_beside_the_layers_projections(family, format_, part, tmp_path):
-    found = quantised(valid_draft(family), format_, part)
-    name = next(name for name in found.dequantised.tensors if name.endswith(f"{part}.weight"))
-    assert found.draft.tensors.get(name, torch.empty(0, dtype=torch.int8)).dtype == torch.int8
-    assert apart(family, found, tmp_path) < BOUND
+    pair = quantised(valid_draft(family), format_, part)
+    name = next(name for name in pair.dequantised.tensors if name.endswith(f"{part}.weight"))
+    assert pair.draft.tensors.get(name, torch.empty(0, dtype=torch.int8)).dtype == torch.int8
+    assert apart(family, pair, tmp_path) < BOUND
 
 
 @pytest.mark.parametrize("family", VLLMS)
@@ -74,10 +74,10 @@ def test_quantised_online(family, tmp_path):
 @pytest.mark.parametrize("family", VLLMS)
 def test_other_scales_are_another_draft(family, tmp_path):
     """Negative control of the comparison."""
-    found = quantised(valid_draft(family), W4A16)
-    scales = found.draft.tensors["layers.0.self_attn.o_proj.weight_scale"]
+    pair = quantised(valid_draft(family), W4A16)
+    scales = pair.draft.tensors["layers.0.self_attn.o_proj.weight_scale"]
     scales.copy_(scales.flip(0) * torch.linspace(0.1, 2, len(scales))[:, None])
-    assert apart(family, found, tmp_path) > 2 * BOUND
+    assert apart(family, pair, tmp_path) > 2 * BOUND
 
 
 @pytest.mark.parametrize("format_", [W8A8, W4A16, "GPTQ"])
@@ -86,12 +86,12 @@ def test_the_files_names_alone_are_not_enough(family, format_, monkeypatch, tmp_
     """Negative control: vLLM builds plain modules for packed weights or the reverse; of eight bits it
     casts a plain fc's and leaves the scales as they were allocated."""
     monkeypatch.setattr(apply, "named_for_vllm", lambda case: case.config.quantization_config)
-    found = quantised(valid_draft(family), format_)
+    pair = quantised(valid_draft(family), format_)
     if format_ == W8A8:
-        assert not apart(family, found, tmp_path) < 2 * BOUND
+        assert not apart(family, pair, tmp_path) < 2 * BOUND
         return
     with pytest.raises(ValueError, match="no module or parameter named|Failed to find a kernel"):
-        load(tmp_path, found.draft)
+        load(tmp_path, pair.draft)
 
 
 @pytest.mark.parametrize(

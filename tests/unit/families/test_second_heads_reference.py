@@ -24,10 +24,10 @@ def test_scores_and_tokens(family, tmp_path):
     expected, samples_anchor = of_reference(draft, path, tiny_target(), probe)
     states = torch.cat(probe.aux(layer_ids), dim=-1)[:ROWS]
     states = states.to(drafter.model.embed_tokens.weight.dtype)
-    found = of_vllm(drafter, family, samples_anchor, states, probe)
-    assert (found[1] == expected[1]).all()
-    assert (found[0] - expected[0]).abs().max() < BOUND * expected[0].abs().max()
-    assert drafted(found) == drafted(expected)
+    actual = of_vllm(drafter, family, samples_anchor, states, probe)
+    assert (actual[1] == expected[1]).all()
+    assert (actual[0] - expected[0]).abs().max() < BOUND * expected[0].abs().max()
+    assert drafted(actual) == drafted(expected)
 
 
 # Tensor -> whether it is one of the second head's, which a reference without it would not need.

@@ -18,28 +18,28 @@ from vllm_eagle_ext.measure.bench.results import COVERAGE, median_interval, pair
     ],
 )
 def test_order_statistics(n, low, high, coverage):
-    found = median_interval([float(value) for value in range(n, 0, -1)])
-    assert (found.low, found.high, found.pairs) == (low, high, n)
-    assert found.coverage == pytest.approx(coverage)
-    assert found.median == (n + 1) / 2
-    assert found.is_interval == (n > 1)
+    ci = median_interval([float(value) for value in range(n, 0, -1)])
+    assert (ci.low, ci.high, ci.pairs) == (low, high, n)
+    assert ci.coverage == pytest.approx(coverage)
+    assert ci.median == (n + 1) / 2
+    assert ci.is_interval == (n > 1)
 
 
 @pytest.mark.parametrize("n", [3, 6, 15])
 def test_coverage_is_what_it_says(n):
     """The distribution is far from normal; its mean would not be covered so."""
     draws = np.random.default_rng(0).exponential(size=(4000, n))
-    found = [median_interval(list(row)) for row in draws]
-    held = np.mean([one.low <= np.log(2) <= one.high for one in found])
-    assert held == pytest.approx(found[0].coverage, abs=0.02)
-    assert found[0].coverage >= COVERAGE or n < 6
+    cis = [median_interval(list(row)) for row in draws]
+    held = np.mean([ci.low <= np.log(2) <= ci.high for ci in cis])
+    assert held == pytest.approx(cis[0].coverage, abs=0.02)
+    assert cis[0].coverage >= COVERAGE or n < 6
 
 
 def test_pairs_cancel_a_drifting_machine():
     ours = {0: 100.0, 1: 50.0, 2: 200.0}
     base = {0: 80.0, 1: 40.0, 2: 160.0}
-    found = paired(ours, base)
-    assert found.median == found.low == found.high == pytest.approx(1.25)
+    ci = paired(ours, base)
+    assert ci.median == ci.low == ci.high == pytest.approx(1.25)
     swapped = paired(ours, {0: 40.0, 1: 160.0, 2: 80.0})
     assert swapped.high > 2 * swapped.low  # without the pairing it would not
 

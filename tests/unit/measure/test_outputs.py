@@ -41,7 +41,7 @@ def test_no_room_leaves_what_was_there(tmp_path, before):
     command = [sys.executable, "-c", script, str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=small_files)
     assert "OSError" in result.stderr
-    assert [one.name for one in tmp_path.iterdir()] == (["found.json"] if before else [])
+    assert [file.name for file in tmp_path.iterdir()] == (["found.json"] if before else [])
     assert (path.read_text() if before else None) == before
 
 

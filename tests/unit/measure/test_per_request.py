@@ -17,10 +17,10 @@ from vllm_eagle_ext.measure.engine.load import spread_of
 )
 def test_bins(k, names):
     every = [[0] * place + [2] + [0] * (k - place) for place in range(k + 1)]
-    found = spread_of(every, k, [])["requests_by_length"]
-    assert list(found) == names
-    assert sum(found.values()) == k + 1
-    assert found[names[0]] == (2 if k in (1, 15) else 1)  # a bin holds its lower bound
+    bins = spread_of(every, k, [])["requests_by_length"]
+    assert list(bins) == names
+    assert sum(bins.values()) == k + 1
+    assert bins[names[0]] == (2 if k in (1, 15) else 1)  # a bin holds its lower bound
 
 
 def test_requests_without_drafts_are_left_out():

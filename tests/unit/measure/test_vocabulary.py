@@ -71,15 +71,15 @@ def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, name):
 
 def test_it_prints_and_writes(run, tmp_path):
     draft = native_without_a_head(tmp_path / "native")
-    found = json.loads(run(draft, "--entries", "768", "--json").stdout)
-    ids = read_vocabulary_file(found["out"])
+    doc = json.loads(run(draft, "--entries", "768", "--json").stdout)
+    ids = read_vocabulary_file(doc["out"])
     tokenizer = AutoTokenizer.from_pretrained(str(TINY / "target"))
     counted = Counter(
         token
         for line in TEXTS.read_text().splitlines()
         for token in tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"]
     )
-    (size,) = found["sizes"]  # 8192 and more are not below 1536
+    (size,) = doc["sizes"]  # 8192 and more are not below 1536
     share = sum(counted[token] for token in ids) / counted.total()
     assert size == {"entries": 768, "share": pytest.approx(share), "saved": 2 * 768 * 192}
     assert len(ids) == 768
@@ -104,14 +104,14 @@ def test_tokens_of_chats_are_kept(run, tmp_path):
     """Ends of turns and marks of thinking: plain texts lack them, and config.json need not name them."""
     target = tmp_path / "target"
     shutil.copytree(TINY / "target", target)
-    stated = json.loads((target / "tokenizer.json").read_text())
-    named = {id_: token for token, id_ in stated["model"]["vocab"].items()}
+    doc = json.loads((target / "tokenizer.json").read_text())
+    named = {id_: token for token, id_ in doc["model"]["vocab"].items()}
     of_a_turn, of_thought, unused = [id_ for id_ in range(1400, 1536) if named[id_].isalpha()][:3]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     for id_ in (of_a_turn, of_thought, unused):
         added = {"id": id_, "content": named[id_], "special": id_ == of_a_turn, **plain}
-        stated["added_tokens"].append(added)
-    (target / "tokenizer.json").write_text(json.dumps(stated))
+        doc["added_tokens"].append(added)
+    (target / "tokenizer.json").write_text(json.dumps(doc))
     (target / "chat_template.jinja").write_text("{{ messages[0].content }}" + named[of_thought])
     texts = tmp_path / "texts.txt"
     texts.write_text(" ".join(map(str, range(2000))))

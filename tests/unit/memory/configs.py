@@ -11,13 +11,13 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "hybrid"
 
 def config(name, **changes):
     """config.json of a published target; `changes` go to its language model, None drops a key."""
-    found = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))["config"]
-    text = found.get("text_config", found)
+    raw = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))["config"]
+    text = raw.get("text_config", raw)
     for key, value in changes.items():
         text.pop(key, None)
         if value is not None:
             text[key] = value
-    return found
+    return raw
 
 
 TARGETS = {

@@ -86,14 +86,14 @@ def test_the_size_that_is_advised_captures_all(monkeypatch, k, fit):
 
 
 def test_a_step_holds_no_more_than_a_batch():
-    found = default_graphs(k=15, max_num_seqs=1024, fit=5000, capability=(9, 0))
-    assert found.running == BATCH // 16
-    assert found.wanted == BATCH
+    graphs = default_graphs(k=15, max_num_seqs=1024, fit=5000, capability=(9, 0))
+    assert graphs.running == BATCH // 16
+    assert graphs.wanted == BATCH
 
 
 def test_the_sentence():
-    found = FullGraphs(tokens=512, requests=32, running=90, rows=16, wanted=1440)
-    assert beyond_graphs(found) == (
+    graphs = FullGraphs(tokens=512, requests=32, running=90, rows=16, wanted=1440)
+    assert beyond_graphs(graphs) == (
         "A step of up to 90 requests of 16 tokens can run, and full CUDA graphs end at 32 requests (512 "
         "tokens): --max-cudagraph-capture-size 1440 captures all, for more memory and a longer start."
     )

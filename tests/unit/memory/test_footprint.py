@@ -68,14 +68,14 @@ def test_state_blocks_per_request(scheme, prefix_caching, cpu, count, held):
 
 
 def test_requests_that_fit():
-    found = cost("27B", "replay", 15)
-    a_request = found.blocks * found.block_bytes
-    assert found.fit(a_request) == 0, "vLLM keeps a block for itself"
-    assert found.fit(a_request + found.block_bytes) == 1
-    assert found.concurrency(a_request) == 1
-    assert found.fit(-1) == found.fit(0) == found.concurrency(0) == 0
-    assert found.running(100 * a_request, 7) == 7
-    assert found.running(100 * a_request, 1024) == found.fit(100 * a_request) == 99
+    need = cost("27B", "replay", 15)
+    a_request = need.blocks * need.block_bytes
+    assert need.fit(a_request) == 0, "vLLM keeps a block for itself"
+    assert need.fit(a_request + need.block_bytes) == 1
+    assert need.concurrency(a_request) == 1
+    assert need.fit(-1) == need.fit(0) == need.concurrency(0) == 0
+    assert need.running(100 * a_request, 7) == 7
+    assert need.running(100 * a_request, 1024) == need.fit(100 * a_request) == 99
 
 
 def test_the_line():

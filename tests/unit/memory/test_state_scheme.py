@@ -107,10 +107,10 @@ SHORT_ROWS = [
 def test_rows_that_a_cpu_misplaces_are_warned_of(changes, asked, remedies, k):
     config = engine(**ON_CPU | changes | {"k": k})
     assert short_rows_are_served.severity is Severity.WARNING
-    (found,) = problems(short_rows_are_served, config, hybrid_state=asked)
-    assert (found.field, found.value) == (OPTION, asked)
-    assert choose(config, asked).reason in found.allowed
-    assert all(remedy in found.remedy for remedy in remedies)
+    (problem,) = problems(short_rows_are_served, config, hybrid_state=asked)
+    assert (problem.field, problem.value) == (OPTION, asked)
+    assert choose(config, asked).reason in problem.allowed
+    assert all(remedy in problem.remedy for remedy in remedies)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +136,19 @@ def test_what_is_impossible(field):
     choice = choose(config)
     assert not choice.replays
     assert field in choice.reason
-    (found,) = refusals(config, "replay")
-    assert found.field == field
-    assert "per_token" in found.remedy
-    (found,) = refusals(engine(stages=2, use_ubatching=True), "replay")
-    assert "also: enable_dbo" in found.remedy  # all are named
+    (refusal,) = refusals(config, "replay")
+    assert refusal.field == field
+    assert "per_token" in refusal.remedy
+    (refusal,) = refusals(engine(stages=2, use_ubatching=True), "replay")
+    assert "also: enable_dbo" in refusal.remedy  # all are named
 
 
 def test_prefix_caching_on_v1_without_triton_is_refused(monkeypatch):
     """vLLM itself would crash later, with one state block per draft token too."""
     assert not refusals(engine(runner="v1", platform="cpu"))
     monkeypatch.setattr("vllm.triton_utils.HAS_TRITON", False)
-    (found,) = refusals(engine(runner="v1", platform="cpu"))
-    assert "--no-enable-prefix-caching" in found.remedy
+    (refusal,) = refusals(engine(runner="v1", platform="cpu"))
+    assert "--no-enable-prefix-caching" in refusal.remedy
     for other in (engine(**ON_CPU), engine()):
         assert not refusals(other)
 
@@ -161,12 +161,12 @@ SCHEDULE = {"schedule": [[1, 4, 15], [5, 8, 0]]}
 def test_a_schedule_on_a_cpu_needs_replay(changes):
     """vLLM 0.32 itself would crash in a step of fewer drafts, or say something else."""
     config = engine(**ON_CPU | SCHEDULE | changes)
-    (found,) = refusals(config)
-    assert "num_speculative_tokens_per_batch_size" in found.field
-    assert found.value == SCHEDULE["schedule"]
-    assert choose(config).reason in found.allowed
-    assert "leave the key out" in found.remedy
-    assert "hybrid_state" in found.remedy
+    (refusal,) = refusals(config)
+    assert "num_speculative_tokens_per_batch_size" in refusal.field
+    assert refusal.value == SCHEDULE["schedule"]
+    assert choose(config).reason in refusal.allowed
+    assert "leave the key out" in refusal.remedy
+    assert "hybrid_state" in refusal.remedy
 
 
 @pytest.mark.parametrize(
@@ -197,9 +197,9 @@ def test_adapters_need_replay_on_a_cpu(k, asked, served):
     """vLLM's own kernels take packed weights of a convolution that LoRA wraps for plain ones."""
     config = engine(**ON_CPU, k=k, adapters=True)
     assert states.needs_replay(config)
-    found = refusals(config, asked)
-    assert [problem.field for problem in found] == ([] if served else ["enable_lora"])
-    assert all("keep the states by replay" in problem.remedy for problem in found)
+    refused = refusals(config, asked)
+    assert [problem.field for problem in refused] == ([] if served else ["enable_lora"])
+    assert all("keep the states by replay" in problem.remedy for problem in refused)
 
 
 @pytest.mark.parametrize("k", [2, 7])
@@ -232,11 +232,11 @@ def test_adapters_elsewhere_leave_the_choice_as_it_is(k, changes, packs, monkeyp
     ids=str,
 )
 def test_drafts_trimmed_on_the_device_need_replay_and_the_option(changes, asked, allowed):
-    (found,) = refusals(engine(adaptive=True, **changes), asked, adaptive_verification=allowed)
-    assert "enable_adaptive_verification" in found.field
-    assert "untested on GPUs" in found.allowed
+    (refusal,) = refusals(engine(adaptive=True, **changes), asked, adaptive_verification=allowed)
+    assert "enable_adaptive_verification" in refusal.field
+    assert "untested on GPUs" in refusal.allowed
     for option in ("hybrid_state", "adaptive_verification"):
-        assert option in found.remedy
+        assert option in refusal.remedy
     for served in ("auto", "replay"):
         assert not refusals(engine(adaptive=True), served, adaptive_verification=True)
     assert states.needs_replay(engine(adaptive=True))

@@ -54,17 +54,17 @@ def test_a_quarter_has_a_quarter_of_the_memory(tmp_path):
 @pytest.mark.full
 def test_exact_figures(runner, monkeypatch):
     monkeypatch.setattr(virtual_clock, "ANSWER", 64)
-    found = {}
+    cells = {}
     for scheme, k, draft in (
         ("none", 0, "z-lab"), ("per_token", 7, "z-lab"), ("replay", 7, "z-lab"),
         ("per_token", 7, "five full layers"), ("replay", 7, "five full layers"),
     ):  # fmt: skip
         cell = runner.run(Cell("H100", 1024, 32, draft, scheme, k), STEPS)
-        found[f"{scheme}, {draft}"] = cell["tokens_per_s"], cell["most_running"], cell["digest"][:12]
+        cells[f"{scheme}, {draft}"] = cell["tokens_per_s"], cell["most_running"], cell["digest"][:12]
         if scheme == "per_token":
             assert cell["most_running"] > cell["plan_fits"]  # a worst case
-    print(json.dumps(found))
-    assert found == EXACT[Version(release).release[:2]]
+    print(json.dumps(cells))
+    assert cells == EXACT[Version(release).release[:2]]
 
 
 def selftest(**changes):
@@ -106,12 +106,12 @@ def test_a_selftest_gives_times_of_its_gpu_only(runner, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "found",
+    "content",
     [[], {}, selftest(times=[]), selftest(copy_bandwidth=None), selftest(device={"name": "\x1b[2J"})],
 )
-def test_other_files_are_refused(runner, tmp_path, found):
+def test_other_files_are_refused(runner, tmp_path, content):
     file = tmp_path / "found.json"
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(content))
     with pytest.raises(OptionsError, match="--times is") as refused:
         read_times(file, runner.pair)
     assert "\x1b" not in str(refused.value)

@@ -40,11 +40,11 @@ def said(plan):
 
     def run(*options, **where):
         result = plan(*options, "--json", **where)
-        found = json.loads(result.stdout)
-        assert found.keys() == {"schema_version", "plans", "exit_code"}
-        (one,) = found["plans"]
-        assert result.exit_code == found["exit_code"] == one["exit_code"]
-        assert one.keys() == KEYS
-        return one
+        doc = json.loads(result.stdout)
+        assert doc.keys() == {"schema_version", "plans", "exit_code"}
+        (entry,) = doc["plans"]
+        assert result.exit_code == doc["exit_code"] == entry["exit_code"]
+        assert entry.keys() == KEYS
+        return entry
 
     return run

@@ -25,8 +25,8 @@ def test_without_prefix_caching_no_state_is_exported(said):
 
 
 def test_they_are_named(plan, said):
-    found = said(*H200, "--vllm", "0.33", "--platform", "cuda:h100")
-    assert found["assumptions"] == {
+    planned = said(*H200, "--vllm", "0.33", "--platform", "cuda:h100")
+    assert planned["assumptions"] == {
         "vllm": "0.33",
         "vllm_from": "as given",
         "device": "sm_90",
@@ -42,9 +42,9 @@ def test_they_are_named(plan, said):
 
 
 def test_on_a_cpu(said):
-    found = said(*H200, "--platform", "cpu", "--vllm", "0.33", "--no-prefix-caching")
-    assert found["cuda_graphs"] is None
-    assumed = found["assumptions"]
+    planned = said(*H200, "--platform", "cpu", "--vllm", "0.33", "--no-prefix-caching")
+    assert planned["cuda_graphs"] is None
+    assumed = planned["assumptions"]
     assert (assumed["device"], assumed["gdn_prefill"], assumed["prefill_exports_states"]) == (
         "CPU", None, False,
     )  # fmt: skip
@@ -70,11 +70,11 @@ def test_the_dtype_that_a_cpu_serves(said, tmp_path, published_in, auto, why):
 
 @pytest.mark.parametrize(("release", "replay", "per_token"), [("0.32", 2, 3), ("0.33", 3, 4)])
 def test_the_line_counts_the_blocks_of_the_table(said, release, replay, per_token):
-    found = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--platform", "cuda:h100")
-    assert f"per_token, {per_token} state blocks" in found["line"]
-    assert f"Replay would take {replay} state blocks" in found["line"]
-    assert found["replay"]["pages_per_request"] == replay
-    assert found["per_token"]["pages_per_request"] == per_token
+    planned = said("-k", "1", "--gpu-mem", "140", "--vllm", release, "--platform", "cuda:h100")
+    assert f"per_token, {per_token} state blocks" in planned["line"]
+    assert f"Replay would take {replay} state blocks" in planned["line"]
+    assert planned["replay"]["pages_per_request"] == replay
+    assert planned["per_token"]["pages_per_request"] == per_token
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,8 @@ def test_the_release_that_is_installed(target, monkeypatch, installed, release, 
         return installed[package]
 
     monkeypatch.setattr(version, "version", find)
-    found = json.loads(
-        CliRunner().invoke(app, ["plan", "--target", str(target), *H200, "--json"]).stdout
-    )
-    assumed = found["plans"][0]["assumptions"]
+    doc = json.loads(CliRunner().invoke(app, ["plan", "--target", str(target), *H200, "--json"]).stdout)
+    assumed = doc["plans"][0]["assumptions"]
     assert (assumed["vllm"], assumed["vllm_from"]) == (release, origin)
 
 
@@ -114,9 +112,9 @@ def test_the_gpu_of_this_machine(said, monkeypatch, capability, cuda, prefill):
 
 def test_a_draft_that_looks_both_ways_on_sm_100(said, tmp_path):
     slugs = ("specforge_qwen3_6_27b_dflash", "ex0bit_qwen3_6_27b_eagle3")
-    found = {c.slug: c for c in published.published() if c.slug in slugs}
+    by_slug = {c.slug: c for c in published.published() if c.slug in slugs}
     dflash, *others = (
-        published.materialise(found[slug], tmp_path / slug) for slug in slugs if slug in found
+        published.materialise(by_slug[slug], tmp_path / slug) for slug in slugs if slug in by_slug
     )
     options = (str(dflash), *H200, *TRITON)
     b200 = said(*options, "--platform", "cuda:b200")["replay"]

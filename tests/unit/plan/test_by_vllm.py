@@ -57,11 +57,11 @@ ROWS = [
 
 def written(slug, folder):
     """Draft and target: the target of the fixture, with what a hybrid one's own file has besides."""
-    one = next(found for found in published.published() if found.slug == slug)
-    draft, there = published.materialise(one, folder / "draft"), folder / "target"
-    target = published.write_target(one, there)
+    checkpoint = next(c for c in published.published() if c.slug == slug)
+    draft, there = published.materialise(checkpoint, folder / "draft"), folder / "target"
+    target = published.write_target(checkpoint, there)
     if slug in HYBRID:
-        of_draft, own = one.target, config(HYBRID[slug])
+        of_draft, own = checkpoint.target, config(HYBRID[slug])
         text = of_draft.get("text_config", of_draft) | own.get("text_config", own)
         merged = of_draft | ({"text_config": text} if "text_config" in of_draft else text)
         (target / "config.json").write_text(json.dumps(merged))
@@ -115,10 +115,10 @@ def by_vllm(tmp_path):
 def test_kinds_that_vllm_alone_plans(by_vllm, plan, tmp_path, slug, layers):
     options = ("--tp", "4", "--gpu-mem", "600")
     said = json.loads(by_vllm(slug, *options, "--json").stdout)
-    (found,) = said["by_vllm"]
-    assert {kind.split()[0]: count for kind, count in found["layers"].items()} == layers
-    assert found["requests"] > 1
-    assert (found["described"], said["exit_code"]) == ("h100", 0)
+    (entry,) = said["by_vllm"]
+    assert {kind.split()[0]: count for kind, count in entry["layers"].items()} == layers
+    assert entry["requests"] > 1
+    assert (entry["described"], said["exit_code"]) == ("h100", 0)
     message = refusal(plan("-k", "3", *options, of=tmp_path / "target"))
     assert message.endswith("What to do: name a draft\n")
 
@@ -155,12 +155,12 @@ def test_a_target_that_vllm_cannot_build(by_vllm):
 def test_replay_is_planned_though_its_kernels_cannot_be_checked(by_vllm):
     """The self-check knows layers without memory; else vLLM's own would be planned, with 544 tokens."""
     options = ("--by-vllm", "--gpu-mem", "80", "--gdn-prefill", "triton", "--json")
-    (found,) = json.loads(by_vllm("zlab_qwen3_5_4b", *options).stdout)["by_vllm"]
-    assert found["target"].startswith("Qwen3_5EagleExt")
-    assert found["layers"]["MambaSpec of 560 tokens"] == 24
+    (entry,) = json.loads(by_vllm("zlab_qwen3_5_4b", *options).stdout)["by_vllm"]
+    assert entry["target"].startswith("Qwen3_5EagleExt")
+    assert entry["layers"]["MambaSpec of 560 tokens"] == 24
 
 
 def test_a_window_of_the_option(by_vllm):
     window = ("--gpu-mem", "600", "--eagle-ext", '{"draft_window": 1024}')
-    (found,) = json.loads(by_vllm("ex0bit_qwen3_6_27b", *window, "--json").stdout)["by_vllm"]
-    assert any(kind.startswith("SlidingWindowSpec") for kind in found["layers"])
+    (entry,) = json.loads(by_vllm("ex0bit_qwen3_6_27b", *window, "--json").stdout)["by_vllm"]
+    assert any(kind.startswith("SlidingWindowSpec") for kind in entry["layers"])

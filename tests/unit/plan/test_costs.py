@@ -28,11 +28,11 @@ def test_the_page_shows_one_k(plan):
 
 
 def test_json(said, plan):
-    found = said(*H200, "--no-prefix-caching")
-    assert found["line"] in plan(*H200, "--no-prefix-caching").stdout
-    assert not any("worst case" in text for text in found["advice"])
+    planned = said(*H200, "--no-prefix-caching")
+    assert planned["line"] in plan(*H200, "--no-prefix-caching").stdout
+    assert not any("worst case" in text for text in planned["advice"])
     for scheme in ("per_token", "replay"):
-        cost = found[scheme]
+        cost = planned[scheme]
         assert (cost["layers_per_cache_group"], cost["padding_layers"]) == (16, 0)
         fit = (cost["pool_blocks"] - 1) // cost["blocks_per_request"]
         assert cost["requests_that_fit"] == cost["requests_that_run"] == fit
@@ -48,10 +48,10 @@ def test_a_config_instead_of_a_folder(said, plan, target, place):
 
 
 def test_each_is_the_plan_of_its_own(plan, said):
-    found = json.loads(plan("-k", "1,7,15", *REST, "--json").stdout)
-    assert found.keys() == {"schema_version", "plans", "exit_code"}
-    assert found["plans"] == [said("-k", k, *REST) for k in ("1", "7", "15")]
-    assert [one["request"]["k"] for one in found["plans"]] == [1, 7, 15]
+    doc = json.loads(plan("-k", "1,7,15", *REST, "--json").stdout)
+    assert doc.keys() == {"schema_version", "plans", "exit_code"}
+    assert doc["plans"] == [said("-k", k, *REST) for k in ("1", "7", "15")]
+    assert [entry["request"]["k"] for entry in doc["plans"]] == [1, 7, 15]
 
 
 def test_several_k(plan):
@@ -73,9 +73,9 @@ def test_advice_that_is_the_same_for_all_is_given_once(plan):
 
 
 def test_weights_as_given(said):
-    found = said(*H200, "--weights-gib", "27.5", "--reserve-gib", "3")
-    assert found["weights"] == {"bytes": int(27.5 * GIB), "origin": "as given"}
-    assert found["kv_budget_bytes"] == int((140 * 0.92 - 27.5 - 3) * GIB - found["rope_table_bytes"])
+    planned = said(*H200, "--weights-gib", "27.5", "--reserve-gib", "3")
+    assert planned["weights"] == {"bytes": int(27.5 * GIB), "origin": "as given"}
+    assert planned["kv_budget_bytes"] == int((140 * 0.92 - 27.5 - 3) * GIB - planned["rope_table_bytes"])
 
 
 def test_weights_by_their_files(said, target):
@@ -102,16 +102,16 @@ def test_weights_of_a_file_with_a_huge_header(said, target, monkeypatch):
 
 def test_it_is_planned_with_and_named(plan, said):
     options = ("-k", "3", "--platform", "cpu", "--weights-gib", "0.5", "--reserve-gib", "0")
-    found = said(*options)
-    given = said(*options, "--gpu-mem", str(found["request"]["gpu_mem"]))
-    assert given["kv_budget_bytes"] == found["kv_budget_bytes"] > 0
+    planned = said(*options)
+    given = said(*options, "--gpu-mem", str(planned["request"]["gpu_mem"]))
+    assert given["kv_budget_bytes"] == planned["kv_budget_bytes"] > 0
     assert "of this machine), less weights" in plan(*options).stdout
 
 
 def test_the_memory_of_a_described_gpu(said):
-    found = said("-k", "3", "--platform", "cuda:h200")
-    assert found["request"]["gpu_mem"] == DEVICES["h200"].memory
-    assert (found["assumptions"]["device"], found["assumptions"]["device_from"]) == ("sm_90", "as given")
+    h200 = said("-k", "3", "--platform", "cuda:h200")
+    assert h200["request"]["gpu_mem"] == DEVICES["h200"].memory
+    assert (h200["assumptions"]["device"], h200["assumptions"]["device_from"]) == ("sm_90", "as given")
 
 
 @pytest.mark.gpu
@@ -119,8 +119,8 @@ def test_the_memory_of_a_described_gpu(said):
 def test_the_gpu_s_memory_is_what_vllm_counts(said):
     import torch
 
-    found = said("-k", "3")["request"]["gpu_mem"]
-    assert found * GIB == pytest.approx(torch.cuda.mem_get_info()[1], rel=0.02)
+    gpu_mem = said("-k", "3")["request"]["gpu_mem"]
+    assert gpu_mem * GIB == pytest.approx(torch.cuda.mem_get_info()[1], rel=0.02)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

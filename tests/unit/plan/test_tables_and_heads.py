@@ -70,9 +70,9 @@ def test_a_step_of_published_targets():
 
 def test_the_head_is_told(plan, said, tmp_path):
     draft = write(valid_draft("native"), tmp_path / "draft")
-    found = said(str(draft), *H200)
-    assert found["draft_head_bytes"] > 0
-    assert 0 < found["draft_head_share_of_step"] < 0.01
+    planned = said(str(draft), *H200)
+    assert planned["draft_head_bytes"] > 0
+    assert 0 < planned["draft_head_share_of_step"] < 0.01
     assert "its head reads " in plan(str(draft), *H200).stdout
 
 

@@ -51,9 +51,9 @@ def test_targets(plan, tmp_path, changes, words):
 
 def test_no_target(plan, target, tmp_path):
     assert "--target is" in refusal(plan(*H200, of=tmp_path / "nothing"))
-    found = json.loads(plan(*H200, "--json", of=tmp_path / "nothing").stdout)
-    assert found["exit_code"] == 2
-    assert "What to do: " in found["error"]
+    doc = json.loads(plan(*H200, "--json", of=tmp_path / "nothing").stdout)
+    assert doc["exit_code"] == 2
+    assert "What to do: " in doc["error"]
     (target / "config.json").unlink()
     message = refusal(plan(*H200))
     assert "Allowed: a config.json, or a folder or repository with one" in message

@@ -41,8 +41,8 @@ class Ops:
         self.gathers.append(out.shape[1])
         if self.gathers_by_address:
             columns = tables.tensors[0].shape[1]
-            found = [standing_at(address, columns) for address in tables.addresses.tolist()]
-            tables = tables._replace(tensors=tuple(found))
+            views = [standing_at(address, columns) for address in tables.addresses.tolist()]
+            tables = tables._replace(tensors=tuple(views))
         cpu.gather_blocks(tables, places, out)
 
     def prepare(self, batch, rows_per_request):

@@ -165,7 +165,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def differing(case: Case, left: Outcome, right: Outcome) -> set[str]:
     """In which parts two outcomes differ by at least one bit, padding left out."""
-    found = set()
+    parts = set()
     starts = case.batch.starts.tolist()
     for i in case.active:
         here = slice(starts[i], starts[i + 1])
@@ -174,8 +174,8 @@ def differing(case: Case, left: Outcome, right: Outcome) -> set[str]:
             "state": (left.state[i], right.state[i]),
             "conv": (left.conv[i], right.conv[i]),
         }
-        found |= {name for name, (x, y) in pairs.items() if not torch.equal(bits(x), bits(y))}
-    return found
+        parts |= {name for name, (x, y) in pairs.items() if not torch.equal(bits(x), bits(y))}
+    return parts
 
 
 FP32 = Shape(H=2, HV=4, DK=64, DV=64)  # of vLLM's C++ kernel

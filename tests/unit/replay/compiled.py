@@ -24,10 +24,10 @@ def sums(assembly: dict[str, str]) -> list[str]:
 
 
 def arithmetic(assembly: dict[str, str]) -> Counter[str]:
-    found = re.findall(
+    kinds = re.findall(
         rf"^\s+(?:@%p\d+ )?({'|'.join(COUNTED)})\.[\w.]*(?:f32|b32)\b", assembly["ptx"], re.M
     )
-    return Counter(found)
+    return Counter(kinds)
 
 
 def compare(layer: Layer) -> None:

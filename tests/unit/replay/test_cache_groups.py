@@ -36,8 +36,8 @@ class Engine:
         common = batch(rows, computed, self.mode)
         first = build(self.builders[0], self.with_table(common, 0), drafts)
         later = (
-            one.update_block_table(first, self.tables[group][: len(rows)], common.slot_mapping)
-            for group, one in enumerate(self.builders[1:groups], 1)
+            b.update_block_table(first, self.tables[group][: len(rows)], common.slot_mapping)
+            for group, b in enumerate(self.builders[1:groups], 1)
         )
         return [first, *later]
 
@@ -49,18 +49,18 @@ class Engine:
         rows, computed, drafts = STEPS[name]
         common = batch(rows, computed, self.mode)
         made = [builder(self.mode, graphs=True) for _ in self.tables]
-        return [build(one, self.with_table(common, i), drafts) for i, one in enumerate(made)]
+        return [build(b, self.with_table(common, i), drafts) for i, b in enumerate(made)]
 
 
 def contents(metadata) -> dict[str, object]:
     """What the layers read of it."""
     step = getattr(metadata, "step", None)
-    found = {"state blocks": step.batch.state_blocks, "starts": step.batch.starts} if step else {}
+    tensors = {"state blocks": step.batch.state_blocks, "starts": step.batch.starts} if step else {}
     names = ("non_spec_state_indices_tensor", "prefill_state_indices", "prefill_query_start_loc")
-    found |= {name: getattr(metadata, name) for name in names}
-    found |= {"rows": step.rows, "other rows": step.other_rows} if step else {}
+    tensors |= {name: getattr(metadata, name) for name in names}
+    tensors |= {"rows": step.rows, "other rows": step.other_rows} if step else {}
     counts = ("num_prefills", "num_decodes", "num_actual_tokens", "num_spec_decodes")
-    return {name: None if tensor is None else tensor.tolist() for name, tensor in found.items()} | {
+    return {name: None if tensor is None else tensor.tolist() for name, tensor in tensors.items()} | {
         name: getattr(metadata, name) for name in counts
     }
 
@@ -72,7 +72,7 @@ def test_each_group_sees_its_own_state_blocks(mode, by_address):
         together = [contents(metadata) for metadata in engine.step(name)]
         assert together == [contents(metadata) for metadata in engine.alone(name)], name
         if name != "prompts":
-            blocks = {tuple(found["state blocks"]) for found in together}
+            blocks = {tuple(content["state blocks"]) for content in together}
             assert len(blocks) == GROUPS
 
 
@@ -105,14 +105,14 @@ def test_one_commit_for_all_groups(mode):
     engine = Engine(mode, by_address=True)
     sampled = torch.tensor([1, 2, 4], dtype=torch.int32)
     metadata = engine.step("padded")
-    answers = [one.commit_recoverssm_state(sampled) for one in metadata]
+    answers = [meta.commit_recoverssm_state(sampled) for meta in metadata]
     assert [answer is not None for answer in answers] == [mode == "align"] + [False] * (GROUPS - 1)
-    commits = [one.groups_commit for one in engine.builders]
-    assert [len(one.seen) for one in commits] == [1] + [0] * (GROUPS - 1)
-    assert [one.pending is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)
+    commits = [b.groups_commit for b in engine.builders]
+    assert [len(commit.seen) for commit in commits] == [1] + [0] * (GROUPS - 1)
+    assert [b.pending is None for b in engine.builders] == [False] + [True] * (GROUPS - 1)
     step, groups = metadata[0].step, metadata[0].groups
     blocks = groups.batch(step).state_blocks
-    assert blocks.tolist() == [one.step.batch.state_blocks[:3].tolist() for one in metadata]
+    assert blocks.tolist() == [meta.step.batch.state_blocks[:3].tolist() for meta in metadata]
     assert len(groups.layer_names) == GROUPS
 
 
@@ -128,7 +128,7 @@ def test_groups_that_vllm_leaves_out_of_a_step_are_not_committed():
 
 def test_builders_that_are_never_first_hold_no_buffers():
     engine = Engine("none", by_address=True)
-    for one in engine.builders[1:]:
-        one.led_groups = None
+    for b in engine.builders[1:]:
+        b.led_groups = None
     engine.step("padded")
-    assert [one.led_groups is None for one in engine.builders] == [False] + [True] * (GROUPS - 1)
+    assert [b.led_groups is None for b in engine.builders] == [False] + [True] * (GROUPS - 1)

@@ -144,12 +144,12 @@ def test_rows_are_those_of_the_device(case, mode, graphs):
         (evenly(batch(rows, computed, mode), on_host), scheduled),
         (batch(rows, computed, mode), kept),
     ):
-        found = build(builder(mode, graphs=graphs), common, drafts)
+        meta = build(builder(mode, graphs=graphs), common, drafts)
         metadata.append({
-            name: value for name, value in vars(found).items()
+            name: value for name, value in vars(meta).items()
             if name not in ("step", "groups", "groups_commit", "uniform_spec_sequence_length")
         })  # fmt: skip
-        steps.append(found.step._asdict() | {"built": None})
+        steps.append(meta.step._asdict() | {"built": None})
     for trimmed, by_hand in (steps, metadata):
         assert trimmed.keys() == by_hand.keys()
         for name in by_hand:
@@ -186,7 +186,7 @@ def test_vllm_is_told_so():
         for each in (ReplayBackend, GDNAttentionBackend)
     ]
     assert bounds == [1 + K, None]
-    told = [
+    flags = [
         each.supports_device_cpu_query_lens_mismatch() for each in (ReplayBackend, GDNAttentionBackend)
     ]
-    assert told == [True, False]
+    assert flags == [True, False]

@@ -140,8 +140,8 @@ class Steps:
         return [made.cache.state[1:].clone() for made in self.cases]
 
 
-def assert_same(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    for index, pair in enumerate(zip(found, expected, strict=True)):
+def assert_same(states: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    for index, pair in enumerate(zip(states, expected, strict=True)):
         assert torch.equal(*pair), f"states of layer {index}"
 
 

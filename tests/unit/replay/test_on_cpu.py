@@ -95,8 +95,8 @@ def test_the_state_block_of_one_request_stands_by_itself(monkeypatch):
     assert table[:, 3].is_contiguous()
     context = SimpleNamespace(attn_metadata={"a layer": metadata})
     monkeypatch.setattr(on_cpu, "get_forward_context", lambda: context)
-    found = on_cpu._with_readable_blocks(SimpleNamespace(prefix="a layer"))
-    assert found is metadata
+    meta = on_cpu._with_readable_blocks(SimpleNamespace(prefix="a layer"))
+    assert meta is metadata
     blocks = metadata.non_spec_state_indices_tensor
     assert blocks.tolist() == [3]
     assert blocks.stride() == (1,)
@@ -166,9 +166,9 @@ def test_the_packed_convolution_steps_states_as_the_wide_one(monkeypatch, reques
     expected = OneLayer(8).decode(wide, table, 6, monkeypatch)
     layer = OneLayer(8)
     before = layer.kv_cache[0].clone()
-    found = layer.decode(on_cpu.CpuOps().forward_committed, table, 6, monkeypatch)
-    assert torch.equal(found[1], expected[1])
-    assert torch.equal(found[1][:, WIDTH - 1 :], before[:, WIDTH - 1 :])
+    mine = layer.decode(on_cpu.CpuOps().forward_committed, table, 6, monkeypatch)
+    assert torch.equal(mine[1], expected[1])
+    assert torch.equal(mine[1][:, WIDTH - 1 :], before[:, WIDTH - 1 :])
     for outputs in (0, 2):
-        assert torch.allclose(found[outputs].float(), expected[outputs].float(), atol=2e-2, rtol=2e-2)
-    assert found[0].abs().sum() > 0
+        assert torch.allclose(mine[outputs].float(), expected[outputs].float(), atol=2e-2, rtol=2e-2)
+    assert mine[0].abs().sum() > 0

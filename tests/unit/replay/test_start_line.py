@@ -24,8 +24,8 @@ def test_one_of_the_builders_says_it(monkeypatch, vllm_log, groups):
 
     def report(config):
         asked.append(config)
-        found = Footprint(block_bytes=1, blocks=10, state=1, state_blocks=len(asked))
-        return found, found, 100
+        need = Footprint(block_bytes=1, blocks=10, state=1, state_blocks=len(asked))
+        return need, need, 100
 
     def log(config):
         config.cache_config.num_gpu_blocks = config.model_config.max_model_len = 100

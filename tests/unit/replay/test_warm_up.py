@@ -45,7 +45,7 @@ def of_argument(value, *, specializes: bool, sees_alignment: bool):
 @contextmanager
 def variants():
     """Fills a counter with the variants of kernels that are asked for."""
-    found = Counter()
+    calls = Counter()
 
     def run(self, *args, grid, warmup, **kwargs):
         key = [self.fn.__name__]
@@ -61,7 +61,7 @@ def variants():
                     sees_alignment=not param.do_not_specialize_on_alignment,
                 )
             )
-        found[tuple(key)] += 1
+        calls[tuple(key)] += 1
 
     class Align:
         """vLLM's kernel, which is no JIT function without a device; by its heuristics and constants."""
@@ -69,7 +69,7 @@ def variants():
         def __getitem__(self, grid):
             def launch(*args, **kwargs):
                 seen = [of_argument(arg, specializes=True, sees_alignment=True) for arg in args]
-                found[(VLLMS, *seen, *kwargs.items())] += 1
+                calls[(VLLMS, *seen, *kwargs.items())] += 1
 
             return launch
 
@@ -78,7 +78,7 @@ def variants():
         mock.patch.object(recoverssm, VLLMS, Align()),
         mock.patch.object(mamba_hybrid, "_scatter_num_accepted_kernel", mock.MagicMock()),
     ):
-        yield found
+        yield calls
 
 
 def step(runner: Runner, setting: Setting) -> None:
@@ -143,7 +143,7 @@ def test_chunked_steps_of_few_and_of_many_requests_are_compiled(layers, commits)
             step(runner, replace(setting, requests=requests, prompts=prompts))
             verify(runner)
     for name, expected in (("_verify", 2), ("_apply_states", commits)):
-        asked = [{key for key in found if key[0] == name} for found in (warmed, later)]
+        asked = [{key for key in calls if key[0] == name} for calls in (warmed, later)]
         assert len(asked[1]) == expected, name
         assert asked[1] <= asked[0], name
 
@@ -153,7 +153,7 @@ def test_a_mixed_batch_verifies_with_the_same_variant(kernels):
     """Its rows are copies: the gates stand elsewhere, and closer together."""
     made = case(Shape(HV=8, H=4), [4, 2])
     b, a = torch.zeros(6, 17, dtype=torch.bfloat16)[:, 1:].chunk(2, dim=1)
-    with variants() as found:
+    with variants() as calls:
         for rows in (made.rows._replace(a=a, b=b), made.rows._replace(a=a.clone(), b=b.clone())):
             kernels.verify(rows, made.gating, made.cache, made.batch, made.out())
-    assert [count for key, count in found.items() if key[0] == "_verify"] == [2]
+    assert [count for key, count in calls.items() if key[0] == "_verify"] == [2]

@@ -32,7 +32,7 @@ def checked(draft: Path, target: Path):
     return run_check(CheckRequest(draft=str(draft), target=str(target), options={}, platform="cuda"))
 
 
-def told(draft, target, out, *options):
+def run(draft, target, out, *options):
     given = ["convert", str(draft), str(out), "--target", str(target), *options]
     return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, given)
 
@@ -47,7 +47,7 @@ def test_vllm_reads_of_a_copy_what_this_package_reads_of_the_draft(target, tmp_p
     draft = five(tmp_path / "draft", rope_theta=7.5e5, eagle_config={
         "eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4, 5], "norm_output": True, "fc_norm": True,
     }, norm_output=None, fc_norm=None)  # fmt: skip
-    result = told(draft, target, tmp_path / "copy", "--format", form)
+    result = run(draft, target, tmp_path / "copy", "--format", form)
     assert result.exit_code == 0, result.output
     off = {"options": {"enabled": False}}
     stock, ours, blind = (
@@ -81,10 +81,10 @@ def test_each_family(target, tmp_path, family):
         with pytest.raises(EagleExtError, match=expected[family]):
             conversion_of(result)
         return
-    found = conversion_of(result)
-    assert (found is None) == (family in expected)
-    if found:
-        write_copy(found, tmp_path / "copy")
+    conversion = conversion_of(result)
+    assert (conversion is None) == (family in expected)
+    if conversion:
+        write_copy(conversion, tmp_path / "copy")
         again = checked(tmp_path / "copy", target)
         assert stock_gaps(again.inspection.case) == []
         assert conversion_of(again) is None
@@ -98,27 +98,27 @@ def read(spec):
     return flags, spec.aux_layers.layer_ids, [getattr(spec, name) for name in names]
 
 
-@pytest.mark.parametrize("one", published.published(), ids=lambda one: one.slug)
-def test_published_drafts(tmp_path, one):
+@pytest.mark.parametrize("checkpoint", published.published(), ids=lambda checkpoint: checkpoint.slug)
+def test_published_drafts(tmp_path, checkpoint):
     """No copy of a published one is read otherwise than the draft."""
     draft, target, copy = (tmp_path / name for name in ("draft", "target", "copy"))
     for folder in (draft, target, copy):
         folder.mkdir()
-    published.materialise(one, draft)
+    published.materialise(checkpoint, draft)
     try:
-        result = checked(draft, published.write_target(one, target))
+        result = checked(draft, published.write_target(checkpoint, target))
     except UnsupportedDraftError:
         return
     os.link(draft / "model.safetensors", copy / "model.safetensors")
     for in_speculators_format in (False, True):
         try:
-            found = conversion_of(result, in_speculators_format=in_speculators_format)
+            conversion = conversion_of(result, in_speculators_format=in_speculators_format)
         except UnsupportedDraftError:
             continue
-        if found is None:
+        if conversion is None:
             assert stock_gaps(result.inspection.case) == []
             continue
-        (copy / "config.json").write_text(json.dumps(found.config))
+        (copy / "config.json").write_text(json.dumps(conversion.config))
         assert read(checked(copy, target).inspection.spec) == read(result.inspection.spec)
 
 
@@ -135,7 +135,7 @@ def test_refused_with_the_reason(target, tmp_path, family, changes, words):
     for change in changes:
         change(draft)
     out = tmp_path / "copy"
-    result = told(write(draft, tmp_path / "draft"), target, out)
+    result = run(write(draft, tmp_path / "draft"), target, out)
     assert (result.exit_code, out.exists()) == (1, False)
     assert words in result.stdout
     assert "serve it with this package" in result.stdout
@@ -157,7 +157,7 @@ def test_what_can_be_mended_is_told(target, tmp_path, family, change, status, wo
     if not change:
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
-    result = told(folder, target, tmp_path / "copy")
+    result = run(folder, target, tmp_path / "copy")
     assert result.exit_code == status
     assert words in " ".join(result.output.split())
     assert "with this package" not in result.output
@@ -167,7 +167,7 @@ def test_only_files_with_the_draft_s_tensors_are_taken(target, tmp_path):
     draft, secret = five(tmp_path / "draft"), tmp_path / "secret"
     secret.write_text("not the draft's")
     (draft / "x.safetensors.index.json").symlink_to(secret)
-    assert told(draft, target, tmp_path / "copy").exit_code == 0
+    assert run(draft, target, tmp_path / "copy").exit_code == 0
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {"config.json", "model.safetensors"}
 
 
@@ -176,10 +176,10 @@ def test_what_vllm_serves_as_it_is_stays(target, tmp_path):
     for change in (no_key("eagle_config"), key(TOP_IDS, [2, 3, 4])):
         change(draft)
     folder, out = write(draft, tmp_path / "draft"), tmp_path / "copy"
-    result = told(folder, target, out)
+    result = run(folder, target, out)
     assert (result.exit_code, out.exists()) == (0, False)
     assert "nothing was written" in result.stdout
-    named = told(folder, target, out, "--format", "speculators", "-k", "5")  # which it does not yet
+    named = run(folder, target, out, "--format", "speculators", "-k", "5")  # which it does not yet
     words = named.stdout.splitlines()[-1].split()
     assert words[:3] == ["vllm", "serve", str(out)]
     assert not {str(target), "--speculative-config"} & set(words)
@@ -191,13 +191,13 @@ def test_what_vllm_serves_as_it_is_stays(target, tmp_path):
 
 def test_weights_are_linked_and_else_copied(target, tmp_path, monkeypatch):
     draft, copies = five(tmp_path / "draft"), [tmp_path / "linked", tmp_path / "copied"]
-    assert "model.safetensors: a hard link" in told(draft, target, copies[0]).stdout
+    assert "model.safetensors: a hard link" in run(draft, target, copies[0]).stdout
 
     def no_links(*_):
         raise OSError("no links here")
 
     monkeypatch.setattr(os, "link", no_links)
-    assert "model.safetensors: copied" in told(draft, target, copies[1]).stdout
+    assert "model.safetensors: copied" in run(draft, target, copies[1]).stdout
     linked, copied = ((folder / "model.safetensors") for folder in copies)
     assert linked.samefile(draft / "model.safetensors")
     assert not copied.samefile(linked)
@@ -227,29 +227,29 @@ def test_shards_have_an_index(target, tmp_path, front):
     shards, index_name = sharded(draft, front), f"{front}.safetensors.index.json"
     for form, layer in zip(FORMATS, ("midlayer.", "layers.0."), strict=True):
         out = tmp_path / form
-        assert told(draft, target, out, "--format", form).exit_code == 0
+        assert run(draft, target, out, "--format", form).exit_code == 0
         assert {path.name for path in out.iterdir()} == {*shards, "config.json", index_name}
         index = json.loads((out / index_name).read_text())
         held = {shard: load_file(out / shard) for shard in shards}
         assert index["weight_map"] == {name: shard for shard, own in held.items() for name in own}
         size = sum(t.numel() * t.element_size() for own in held.values() for t in own.values())
         assert index["metadata"]["total_size"] == size
-        found = {name: tensor for own in held.values() for name, tensor in own.items()}
-        assert found.keys() == {name.replace("midlayer.", layer) for name in tensors}
-        assert all(found[name.replace("midlayer.", layer)].equal(one) for name, one in tensors.items())
+        new = {name: tensor for own in held.values() for name, tensor in own.items()}
+        assert new.keys() == {name.replace("midlayer.", layer) for name in tensors}
+        assert all(new[name.replace("midlayer.", layer)].equal(old) for name, old in tensors.items())
 
 
 def test_nothing_is_overwritten(target, tmp_path):
     draft, out = five(tmp_path / "draft"), tmp_path / "copy"
     out.mkdir()
-    assert told(draft, target, out).exit_code == 0  # an empty folder
+    assert run(draft, target, out).exit_code == 0  # an empty folder
     before = (out / "config.json").read_text()
-    again = told(draft, target, out, "--format", "speculators")
+    again = run(draft, target, out, "--format", "speculators")
     assert again.exit_code == 2
     assert "Allowed: a new or an empty folder" in again.stderr
     assert (out / "config.json").read_text() == before
-    assert told(draft, target, draft).exit_code == 2
-    assert told(draft, target, out / "config.json").exit_code == 2
+    assert run(draft, target, draft).exit_code == 2
+    assert run(draft, target, out / "config.json").exit_code == 2
 
 
 @contextmanager
@@ -272,12 +272,12 @@ def test_nothing_stays_of_a_copy_that_cannot_be_finished(target, tmp_path, is_th
     sizes = [(draft / shard).stat().st_size for shard in shards]
     assert sizes[0] < sizes[1]
     with room_of(sizes[1] - 1):  # the first shard is written whole
-        failed = told(draft, target, out, "--format", "speculators")
+        failed = run(draft, target, out, "--format", "speculators")
     assert failed.exit_code == 2
     assert "OUT cannot be written" in failed.stderr
     assert out.exists() == is_there
     assert not is_there or not any(out.iterdir())
-    assert told(draft, target, out, "--format", "speculators").exit_code == 0
+    assert run(draft, target, out, "--format", "speculators").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["draft_id_to_target_id", "model.d2t"])
@@ -289,12 +289,12 @@ def test_a_map_of_another_name_gets_vllms(target, tmp_path, name, form):
     published = {**tensors, name: tensors["d2t"]}
     del published["d2t"]
     save_file(published, draft / "model.safetensors", metadata={"format": "pt"})
-    result = told(draft, target, out, "--format", form)
+    result = run(draft, target, out, "--format", form)
     assert result.exit_code == 0, result.output
     assert "copied with other names of tensors" in result.stdout
-    found = load_file(out / "model.safetensors")
-    assert found.keys() == {key.replace("midlayer.", "layers.0.") for key in tensors}
-    assert found["d2t"].equal(tensors["d2t"])
+    new = load_file(out / "model.safetensors")
+    assert new.keys() == {key.replace("midlayer.", "layers.0.") for key in tensors}
+    assert new["d2t"].equal(tensors["d2t"])
     assert stock_gaps(checked(out, target).inspection.case) == []
 
 
@@ -311,8 +311,8 @@ def test_a_refusal_names_the_format_that_has_a_copy(target, tmp_path, changes):
     for change in changes:
         change(draft)
     folder = write(draft, tmp_path / "draft")
-    refused = told(folder, target, tmp_path / "own")
+    refused = run(folder, target, tmp_path / "own")
     assert refused.exit_code == 1
     assert "add --format speculators" in refused.stdout
-    assert told(folder, target, tmp_path / "other", "--format", "speculators").exit_code == 0
+    assert run(folder, target, tmp_path / "other", "--format", "speculators").exit_code == 0
     assert stock_gaps(checked(tmp_path / "other", target).inspection.case) == []

@@ -78,10 +78,10 @@ def test_a_draft_without_its_kernel_is_refused(format_, need, tmp_path, limit):
     case = inspect(quantised_draft("native", format_).draft, tmp_path).case
     for kernels in (ALL, AVX512, AVX2):
         limit(kernels)
-        found = problems(cpu_has_the_kernels, tiny_config(), case)
-        assert len(found) == (not kernels[need[0]])
-        assert all(re.search(need[1], str(problem)) for problem in found)
-        assert all("plain weights" in problem.remedy for problem in found)
+        fired = problems(cpu_has_the_kernels, tiny_config(), case)
+        assert len(fired) == (not kernels[need[0]])
+        assert all(re.search(need[1], str(problem)) for problem in fired)
+        assert all("plain weights" in problem.remedy for problem in fired)
 
 
 @pytest.mark.parametrize("format_", NEEDS_NONE)

@@ -70,10 +70,10 @@ def said(tmp_path, draft, ids=range(70), **fields):
     ],
 )
 def test_refused(tmp_path, family, engine, words):
-    found = said(tmp_path, valid_draft(family), **engine)
-    assert len(found) == 1
-    assert words in found[0]
-    assert str(tmp_path / "ids.json") in found[0]
+    texts = said(tmp_path, valid_draft(family), **engine)
+    assert len(texts) == 1
+    assert words in texts[0]
+    assert str(tmp_path / "ids.json") in texts[0]
 
 
 @pytest.mark.parametrize("engine", [{}, IPC, {QUANTISED_COPY: None}])
@@ -91,8 +91,8 @@ def test_a_quantised_head_of_its_own(tmp_path):
     case = inspect(whole("mla"), tmp_path / "draft", draft_vocabulary=file).case
     header = replace(case.files.tensors["lm_head.weight"], dtype="F8_E4M3")
     files = replace(case.files, tensors={**case.files.tensors, "lm_head.weight": header})
-    (found,) = problems(rows_can_be_kept, tiny_config(), replace(case, files=files))
-    assert "whose own head is plain" in found.allowed
+    (problem,) = problems(rows_can_be_kept, tiny_config(), replace(case, files=files))
+    assert "whose own head is plain" in problem.allowed
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_a_quantised_head_of_its_own(tmp_path):
     ],
 )  # fmt: skip
 def test_ids_are_a_part_of_the_targets(tmp_path, ids, ranks, refused):
-    found = said(tmp_path, whole("dflash"), ids, parallel_config__tensor_parallel_size=ranks)
-    assert len(found) == refused
+    texts = said(tmp_path, whole("dflash"), ids, parallel_config__tensor_parallel_size=ranks)
+    assert len(texts) == refused
     if refused:
-        assert f"{64 * ranks} ids (64 on each rank) to 127, none above 127" in found[0]
+        assert f"{64 * ranks} ids (64 on each rank) to 127, none above 127" in texts[0]
 
 
 def test_ranks_share_the_rows(tmp_path):
     """vLLM pads them to a multiple of 64, and three ranks take as many each."""
-    found = said(tmp_path, whole("dflash"), range(128), parallel_config__tensor_parallel_size=3)
-    assert "a multiple of 192, since 3 ranks share rows in steps of 64" in found[0]
+    texts = said(tmp_path, whole("dflash"), range(128), parallel_config__tensor_parallel_size=3)
+    assert "a multiple of 192, since 3 ranks share rows in steps of 64" in texts[0]
 
 
 @pytest.mark.parametrize(
@@ -141,24 +141,24 @@ def test_options_of_a_draft_that_does_not_follow_them(tmp_path, option, drafts, 
     """Without any draft nothing has a window."""
     config = tiny_config() if drafts else changed(tiny_config(), speculative_config=None)
     case = inspect(valid_draft("native"), tmp_path).case if is_ours else None
-    found = problems(draft_options_are_followed, config, case, **option)
-    assert len(found) == (not is_ours and (drafts or "draft_vocabulary" in option))
+    fired = problems(draft_options_are_followed, config, case, **option)
+    assert len(fired) == (not is_ours and (drafts or "draft_vocabulary" in option))
     assert not problems(draft_options_are_followed, config, case)
 
 
 def test_a_draft_that_is_left_to_vllm(tmp_path):
     draft = valid_draft("native")
     draft.config["architectures"] = ["K3DSparkModel"]
-    found = inspect(draft, tmp_path, draft_vocabulary="ids.json")
-    assert [error.rule for error in found.errors] == ["draft_vocabulary_has_a_drafter"]
+    inspection = inspect(draft, tmp_path, draft_vocabulary="ids.json")
+    assert [error.rule for error in inspection.errors] == ["draft_vocabulary_has_a_drafter"]
     assert not inspect(draft, tmp_path).errors
 
 
 @pytest.mark.parametrize("kind", QUANTISATIONS)
 def test_vllms_quantisation_is_asked_for_the_head(kind):
     method, keys, quantised = QUANTISATIONS[kind]
-    found = method and get_quantization_config(method).from_config(keys)
-    assert quantises_head(changed(tiny_config(), quant_config=found)) is quantised
+    quant = method and get_quantization_config(method).from_config(keys)
+    assert quantises_head(changed(tiny_config(), quant_config=quant)) is quantised
 
 
 def test_a_quantisation_that_cannot_be_asked_stops_no_start():

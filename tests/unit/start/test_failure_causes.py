@@ -110,8 +110,8 @@ def test_a_killed_process_is_the_cause(tmp_path, error, line, name):
     assert said == f"Error: {name} {KILLED}"
     (tmp_path / "log").write_text("\n".join(log))
     failed = EngineProcess({}, tmp_path / "log")._failed(error)
-    told = "\n".join([f"{failed.value}", failed.remedy, *failed.more])  # as a report keeps it
-    assert reason(told) == said
+    text = "\n".join([f"{failed.value}", failed.remedy, *failed.more])  # as a report keeps it
+    assert reason(text) == said
 
 
 def test_an_end_that_vllm_read_too_early():

@@ -42,26 +42,26 @@ def judged(tmp_path):
 
 def test_a_target_whose_image_token_v1_cannot_find_is_refused_there(judged):
     unknown = target("Llama9ForConditionalGeneration", image_token_id=7)
-    (found,) = judged(unknown)
-    assert "Llama9ForConditionalGeneration" in found.field
-    assert "VLLM_USE_V2_MODEL_RUNNER=1" in found.remedy
+    (problem,) = judged(unknown)
+    assert "Llama9ForConditionalGeneration" in problem.field
+    assert "VLLM_USE_V2_MODEL_RUNNER=1" in problem.remedy
     assert images_are_known_to_v1.error is UnsupportedTargetError
     assert not judged(unknown, "v2")
 
 
-@pytest.mark.parametrize("stated", [{"image_token_id": 7}, {"image_token_id": None}, {}], ids=str)
-def test_the_remedy_gives_v1_the_token_that_the_config_states(stated, judged):
-    (found,) = judged(target("Llama9ForConditionalGeneration", **stated))
+@pytest.mark.parametrize("keys", [{"image_token_id": 7}, {"image_token_id": None}, {}], ids=str)
+def test_the_remedy_gives_v1_the_token_that_the_config_states(keys, judged):
+    (problem,) = judged(target("Llama9ForConditionalGeneration", **keys))
     override = """--hf-overrides '{"image_token_index": 7}'"""
-    assert (override in found.remedy) is (stated.get("image_token_id") == 7)
-    named = stated | {"image_token_index": 7}  # as vLLM reads the override
+    assert (override in problem.remedy) is (keys.get("image_token_id") == 7)
+    named = keys | {"image_token_index": 7}  # as vLLM reads the override
     assert not judged(target("Llama9ForConditionalGeneration", **named))
 
 
 def test_v1_goes_by_the_class_that_serves(judged):
     """It knows this architecture, but the class for any model of transformers serves it."""
     other = target("HunYuanVLForConditionalGeneration", served_by="TransformersMultiModalForCausalLM")
-    assert [found.value for found in judged(other)] == ["TransformersMultiModalForCausalLM"]
+    assert [p.value for p in judged(other)] == ["TransformersMultiModalForCausalLM"]
 
 
 def test_vllm_names_the_class_that_serves(tmp_path, monkeypatch):

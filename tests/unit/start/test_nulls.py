@@ -42,21 +42,21 @@ def test_nulls_are_no_keys(target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "stated"),
+    ("family", "keys"),
     [
         ("speculators", {"has_no_defaults_at_init": False, "to_dict": 1, "sub_configs": {"a": {}}}),
         ("native", SETTINGS),
     ],
 )
-def test_what_a_library_saved_of_its_class_stops_nothing(target, tmp_path, family, stated):
+def test_what_a_library_saved_of_its_class_stops_nothing(target, tmp_path, family, keys):
     plain, draft = valid_draft(family), valid_draft(family)
-    draft.config |= stated
+    draft.config |= keys
     for options in ({}, {"enabled": False}):
-        found, wanted = (
+        config, wanted = (
             config_of(target, write(one, tmp_path / "draft"), options=options) for one in (draft, plain)
         )
         for key in wanted.keys() - {"model"}:  # the config as it was published
-            assert found[key] == wanted[key]
+            assert config[key] == wanted[key]
 
 
 def test_nulls_of_a_block_are_no_keys(target, tmp_path):
@@ -100,9 +100,9 @@ def test_nor_of_a_speculators_draft(target, tmp_path):
     draft.config[LAYER] |= {"torch_dtype": "bfloat16", "max_position_embeddings": None}
     folder = write(draft, tmp_path / "draft")
     (folder / "._model.safetensors").write_bytes(b"\x00\x05\x16\x07" * 9)
-    found = config_of(target, folder)
-    assert found["dtype"] == "bfloat16"
-    assert "max_position_embeddings" not in found or found["max_position_embeddings"]
+    config = config_of(target, folder)
+    assert config["dtype"] == "bfloat16"
+    assert "max_position_embeddings" not in config or config["max_position_embeddings"]
 
 
 def test_a_speculators_draft_needs_no_speculators_config(target, tmp_path):

@@ -44,7 +44,7 @@ def test_a_draft_with_embeddings_of_its_own_is_left_to_v2(tmp_path, has_own, run
     config = changed(plain, parallel_config__pipeline_parallel_size=2)
     refused = problems(pipeline_stages_can_draft, config, case)
     assert len(refused) == (not (has_own and runs_v2))
-    assert all(f"on vLLM's {'V2' if runs_v2 else 'V1'} runner" in one.allowed for one in refused)
+    assert all(f"on vLLM's {'V2' if runs_v2 else 'V1'} runner" in p.allowed for p in refused)
     assert not problems(pipeline_stages_can_draft, plain, case)
 
 
@@ -82,10 +82,10 @@ def test_ranks_that_cannot_share_the_draft(tmp_path):
         tiny_config(), parallel_config__tensor_parallel_size=3,
         speculative_config__draft_parallel_config__tensor_parallel_size=1,
     )  # fmt: skip
-    (found,) = problems(ranks_share_evenly, config, case)
-    assert (found.field, found.value) == ("tensor_parallel_size", 3)
-    assert "a divisor of 2, num_attention_heads of the draft" in found.allowed
-    assert "num_key_value_heads of the draft" not in found.allowed  # one, which every rank repeats
+    (problem,) = problems(ranks_share_evenly, config, case)
+    assert (problem.field, problem.value) == ("tensor_parallel_size", 3)
+    assert "a divisor of 2, num_attention_heads of the draft" in problem.allowed
+    assert "num_key_value_heads of the draft" not in problem.allowed  # one, which every rank repeats
 
 
 @pytest.mark.promise("two ranks, by Ray or not: such a config is taken")

@@ -84,7 +84,7 @@ def test_weights_that_come_later_would_take_the_targets_place(start, tmp_path):
         case = inspect(draft, tmp_path / family).case
         return problems(later_weights_stay_the_drafts, config, case)
 
-    (found,) = judged("dspark-speculators", "dummy")
-    assert "lm_head.weight" in found.allowed
+    (problem,) = judged("dspark-speculators", "dummy")
+    assert "lm_head.weight" in problem.allowed
     assert not judged("dspark-speculators", "auto")
     assert not judged("dflash2", "dummy")  # shares both in any case

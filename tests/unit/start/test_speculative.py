@@ -41,8 +41,8 @@ def test_a_shorter_length_of_the_draft_is_warned_of(tmp_path, length, runs_v2, c
         tiny_config(), model_config__max_model_len=LENGTH, speculative_config__max_model_len=length,
         use_v2_model_runner=runs_v2,
     )  # fmt: skip
-    found = problems(one_length_stops_no_drafts, config, inspect(valid_draft("native"), tmp_path).case)
-    assert [problem.value for problem in found] == [128] * count
+    fired = problems(one_length_stops_no_drafts, config, inspect(valid_draft("native"), tmp_path).case)
+    assert [problem.value for problem in fired] == [128] * count
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_drafts_in_parallel_have_none(target, tmp_path, family):
 )
 def test_other_texts_are_warned_of(method, count, tmp_path):
     config = changed(tiny_config(), speculative_config__rejection_sample_method=method)
-    found = problems(texts_stay_the_targets, config, inspect(valid_draft("native"), tmp_path).case)
-    assert [problem.value for problem in found] == [method] * count
+    fired = problems(texts_stay_the_targets, config, inspect(valid_draft("native"), tmp_path).case)
+    assert [problem.value for problem in fired] == [method] * count
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,11 @@ def test_layers_of_a_windowed_draft_in_groups(kinds, fits, tmp_path):
     sliding, full = kinds
     kinds = ["sliding_attention"] * sliding + ["full_attention"] * full
     config = with_text(tiny_config(), layer_types=kinds)
-    found = problems(draft_cache_lies_in_one_group, config, case)
+    fired = problems(draft_cache_lies_in_one_group, config, case)
     assert not problems(draft_cache_lies_in_one_group, changed(config, use_v2_model_runner=True), case)
     if fits:
-        assert not found
+        assert not fired
         return
-    (one,) = found
-    assert "in groups of 1" in one.allowed
-    assert one.remedy.startswith("leave the option out")
+    (problem,) = fired
+    assert "in groups of 1" in problem.allowed
+    assert problem.remedy.startswith("leave the option out")

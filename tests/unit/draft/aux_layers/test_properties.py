@@ -36,32 +36,32 @@ properties = settings(max_examples=100, deadline=None)
     WRITERS, st.lists(st.integers(-3, N + 3)), FAMILIES, st.booleans(), CONVENTIONS, st.integers(1, N)
 )
 def test_aux_layers_ascend_within_the_target(writer, ids, family, is_speculators, convention, layers):
-    found = resolve_aux_layers(
+    aux = resolve_aux_layers(
         writer(ids),
         num_target_layers=layers,
         convention=registry.families()[family].id_convention,
         is_speculators=is_speculators,
         override=convention,
     )
-    if isinstance(found, list):
-        assert found
+    if isinstance(aux, list):
+        assert aux
         return
-    assert list(found.layer_ids) == sorted(set(found.layer_ids))
-    assert 0 <= found.layer_ids[0] <= found.layer_ids[-1] <= layers
-    assert sorted(found.order) == list(range(len(found.layer_ids)))
+    assert list(aux.layer_ids) == sorted(set(aux.layer_ids))
+    assert 0 <= aux.layer_ids[0] <= aux.layer_ids[-1] <= layers
+    assert sorted(aux.order) == list(range(len(aux.layer_ids)))
 
 
 @properties
 @given(WRITERS, SETS, FAMILIES, st.booleans(), CONVENTIONS)
 def test_order_leads_back_to_the_given_ids(writer, ids, family, is_speculators, convention):
-    found = resolve(writer(ids), family, is_speculators=is_speculators, override=convention)
-    assert {listed - id_ for listed, id_ in zip(found.listed, ids, strict=True)} in ({0}, {1})
-    assert found.published_ids == tuple(ids)
-    assert (found.blocks is None) == (ids == sorted(ids))
-    of_fc = found.listed if found.blocks and found.blocks.follows == "list" else found.layer_ids
-    assert found.layer_ids == tuple(of_fc[block] for block in found.order)
-    assert found.by_block == list(of_fc)
-    assert found.is_reordered == (of_fc != found.layer_ids)
+    aux = resolve(writer(ids), family, is_speculators=is_speculators, override=convention)
+    assert {listed - id_ for listed, id_ in zip(aux.listed, ids, strict=True)} in ({0}, {1})
+    assert aux.published_ids == tuple(ids)
+    assert (aux.blocks is None) == (ids == sorted(ids))
+    of_fc = aux.listed if aux.blocks and aux.blocks.follows == "list" else aux.layer_ids
+    assert aux.layer_ids == tuple(of_fc[block] for block in aux.order)
+    assert aux.by_block == list(of_fc)
+    assert aux.is_reordered == (of_fc != aux.layer_ids)
 
 
 @properties
@@ -76,13 +76,13 @@ def test_output_i_is_the_input_of_layer_i_plus_1(writer, ids, family):
 @properties
 @given(st.lists(st.integers(-3, N + 3)), JSON)
 def test_a_list_of_the_option_is_taken_or_refused_as_it_is(override, ids):
-    found = resolve({KEY: ids}, override=override)
+    aux = resolve({KEY: ids}, override=override)
     is_valid = (
         bool(override) and len(set(override)) == len(override) and set(override) <= {*range(N + 1)}
     )
-    assert isinstance(found, AuxLayers) == is_valid
+    assert isinstance(aux, AuxLayers) == is_valid
     if is_valid:
-        assert [found.layer_ids[found.order.index(k)] for k in range(len(override))] == override
+        assert [aux.layer_ids[aux.order.index(k)] for k in range(len(override))] == override
 
 
 @settings(max_examples=200, deadline=None)
@@ -103,5 +103,5 @@ def test_a_list_of_the_option_is_taken_or_refused_as_it_is(override, ids):
     CONVENTIONS | st.just([2, 4]),
 )
 def test_no_value_raises(config, family, is_speculators, override):
-    found = resolve(config, family, is_speculators=is_speculators, override=override)
-    assert isinstance(found, AuxLayers) or [str(problem) for problem in found]
+    aux = resolve(config, family, is_speculators=is_speculators, override=override)
+    assert isinstance(aux, AuxLayers) or [str(problem) for problem in aux]

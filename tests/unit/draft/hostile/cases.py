@@ -289,9 +289,9 @@ def gigabyte_of_vectors(folder):
 
 
 def as_many_tensors_as_fit(folder):
-    one = b'":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"'
-    names = [b"%x" % number for number in range(HEADER_LIMIT // (len(one) + 5) - 10)]
-    write_weights(folder, b'{"' + b"".join(name + one for name in names) + b'__metadata__":{}}')
+    rest = b'":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"'
+    names = [b"%x" % number for number in range(HEADER_LIMIT // (len(rest) + 5) - 10)]
+    write_weights(folder, b'{"' + b"".join(name + rest for name in names) + b'__metadata__":{}}')
 
 
 def config_of_four_megabytes(folder):

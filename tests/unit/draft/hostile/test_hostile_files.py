@@ -211,9 +211,9 @@ def test_warnings_have_an_end(tmp_path):
     draft = valid_draft("native")
     draft.config |= {f"norm_{number}": 2.5 for number in range(20_000)}
     with time_limit():
-        found = inspect(draft, tmp_path).findings
-    assert len(found) < 60
-    assert "number of further findings of this rule is 19950" in str(found[-1].problem)
+        fired = inspect(draft, tmp_path).findings
+    assert len(fired) < 60
+    assert "number of further findings of this rule is 19950" in str(fired[-1].problem)
 
 
 def test_links_of_the_hub_cache(tmp_path):

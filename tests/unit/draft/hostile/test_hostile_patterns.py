@@ -28,30 +28,30 @@ def with_targets(*targets):
 
 def test_a_slow_pattern(tmp_path):
     with time_limit():
-        found = inspect(with_targets(f"re:{SLOW}"), tmp_path)
-    assert names(found.errors) == {"quantisation_is_well_formed"}
-    assert "takes too long to match" in str(found.errors[0].problem)
+        inspection = inspect(with_targets(f"re:{SLOW}"), tmp_path)
+    assert names(inspection.errors) == {"quantisation_is_well_formed"}
+    assert "takes too long to match" in str(inspection.errors[0].problem)
 
 
 @pytest.mark.parametrize("pattern", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_pattern_that_cannot_be_read(tmp_path, pattern):
     with time_limit():
-        found = inspect(with_targets("Linear", f"re:{pattern}"), tmp_path)
-    assert names(found.errors) == {"quantisation_is_well_formed"}
+        inspection = inspect(with_targets("Linear", f"re:{pattern}"), tmp_path)
+    assert names(inspection.errors) == {"quantisation_is_well_formed"}
 
 
 def test_patterns_without_a_number(tmp_path):
     with time_limit():
-        found = inspect(with_targets(*(f"re:.*layers\\.{n}\\." for n in range(100_000))), tmp_path)
-    assert "100000 patterns, more than the 1000" in str(found.errors[0].problem)
+        inspection = inspect(with_targets(*(f"re:.*layers\\.{n}\\." for n in range(100_000))), tmp_path)
+    assert "100000 patterns, more than the 1000" in str(inspection.errors[0].problem)
 
 
 def test_a_rule_for_each_module_of_the_largest_draft_takes_no_time():
     modules = [f"model.layers.{layer}.self_attn.part_{part}" for layer in range(64) for part in range(7)]
     patterns = tuple(rf".*layers\.{name.split('.')[2]}\..*{name[-6:]}$" for name in modules)
     with time_limit():
-        found = first_matches(patterns, tuple(modules))
-    assert found == dict(zip(modules, patterns, strict=True))
+        matches = first_matches(patterns, tuple(modules))
+    assert matches == dict(zip(modules, patterns, strict=True))
 
 
 @pytest.mark.parametrize("pattern", [SLOW, *UNREADABLE.values()], ids=["slow", *UNREADABLE])
@@ -60,9 +60,9 @@ def test_vllm_gets_no_pattern_of_what_is_left_out(tmp_path, pattern):
     draft = valid_draft("quantised")
     draft.config["quantization_config"]["ignore"] = ["lm_head", f"re:{pattern}", "re:.*fc"]
     with time_limit():
-        found = inspect(draft, tmp_path)
-        assert not found.errors
-        left_out = named_for_vllm(found.case)["ignore"]
+        inspection = inspect(draft, tmp_path)
+        assert not inspection.errors
+        left_out = named_for_vllm(inspection.case)["ignore"]
     assert {"lm_head", "model.fc"} <= set(left_out)
     assert not [entry for entry in left_out if entry.startswith("re:")]
 
@@ -76,9 +76,9 @@ def test_a_method_in_another_spelling(tmp_path, spelling):
         "ignore": ["re:.*fc", f"re:{SLOW}"],
     }
     with time_limit():
-        found = inspect(draft, tmp_path)
-        assert not found.findings
-        assert "model.fc" in (left_out := named_for_vllm(found.case)["ignore"])
+        inspection = inspect(draft, tmp_path)
+        assert not inspection.findings
+        assert "model.fc" in (left_out := named_for_vllm(inspection.case)["ignore"])
     assert not [entry for entry in left_out if entry.startswith("re:")]
     draft.config["quantization_config"]["config_groups"]["group_0"]["targets"] = [5]
     assert names(inspect(draft, tmp_path / "other").errors) == {"quantisation_is_well_formed"}
@@ -90,9 +90,9 @@ def test_modelopts_own_form_names_no_method(tmp_path):
         "producer": {"name": "modelopt"},
         "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
     }
-    found = inspect(draft, tmp_path)
-    assert "quantisation_is_well_formed" not in names(found.errors)
-    assert found.case.spec.quantisation == "modelopt"
+    inspection = inspect(draft, tmp_path)
+    assert "quantisation_is_well_formed" not in names(inspection.errors)
+    assert inspection.case.spec.quantisation == "modelopt"
 
 
 @pytest.mark.parametrize(

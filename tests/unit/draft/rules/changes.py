@@ -58,15 +58,15 @@ def no_tensor(name: str) -> Change:
 
 
 def entry(name: str, index: int, value: float) -> Change:
-    def put(found: torch.Tensor) -> torch.Tensor:
-        found[index] = value
-        return found
+    def put(old: torch.Tensor) -> torch.Tensor:
+        old[index] = value
+        return old
 
     return tensor(name, put)
 
 
 def twice(name: str, dim: int = 0) -> Change:
-    return tensor(name, lambda found: torch.cat([found, found], dim))
+    return tensor(name, lambda old: torch.cat([old, old], dim))
 
 
 def as_eagle_1(draft: Draft) -> None:
@@ -78,7 +78,7 @@ def as_eagle_1(draft: Draft) -> None:
     for name in ("lm_head.weight", "d2t", "t2d"):
         del draft.tensors[name]
     for name in "qkv":
-        tensor(f"{ATTENTION}.{name}_proj.weight", lambda found: found[:, :width])(draft)
+        tensor(f"{ATTENTION}.{name}_proj.weight", lambda old: old[:, :width])(draft)
     draft.tensors |= {"fc.weight": torch.ones(width, 2 * width), "fc.bias": torch.ones(width)}
     draft.tensors["embed_tokens.weight"] = torch.ones(draft.config["vocab_size"], width)
 

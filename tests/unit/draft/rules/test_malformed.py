@@ -23,12 +23,12 @@ json_values = st.recursive(
 
 
 def paths(config: dict[str, Any], prefix: str = "") -> list[str]:
-    found = []
+    keys = []
     for name, value in config.items():
-        found.append(prefix + name)
+        keys.append(prefix + name)
         if isinstance(value, dict):
-            found += paths(value, f"{prefix}{name}.")
-    return found
+            keys += paths(value, f"{prefix}{name}.")
+    return keys
 
 
 @cache

@@ -69,8 +69,8 @@ def _gated_quantised(draft, suffix: str, *shape: int, dtype=torch.float32) -> No
 def test_quantised_gate(tmp_path, suffix, shape, moves):
     draft = valid_draft("quantised")
     _gated_quantised(draft, suffix, *shape)
-    found = names(inspect(draft, tmp_path).errors)
-    assert ("gated_rows_can_be_moved" in found) == (not moves)
+    rules = names(inspect(draft, tmp_path).errors)
+    assert ("gated_rows_can_be_moved" in rules) == (not moves)
 
 
 @pytest.mark.parametrize(("rows", "fits"), [(HEADS * HEAD_DIM, True), (2 * HEADS * HEAD_DIM, False)])

@@ -51,19 +51,19 @@ def written(tmp_path):
     ],
 )
 def test_a_plain_fc_is_left_out_whatever_the_list_says(written, format_, key, listed):
-    found = written(format_, **{key: listed})["ignore" if key == "exclude_modules" else key]
-    assert {FC, *(name for name in listed or () if not name.startswith("re:"))} <= set(found)
+    names = written(format_, **{key: listed})["ignore" if key == "exclude_modules" else key]
+    assert {FC, *(name for name in listed or () if not name.startswith("re:"))} <= set(names)
     # Of patterns vLLM gets the names of the modules that they fit.
-    assert not [name for name in found if name.startswith("re:")]
-    assert listed != ["re:.*head"] or "lm_head" in found
+    assert not [name for name in names if name.startswith("re:")]
+    assert listed != ["re:.*head"] or "lm_head" in names
 
 
 @pytest.mark.parametrize("entry", ["model.layers.3*", "layers.0", r"re:model\.layers\.3.*"])
 def test_entries_with_a_layers_number_are_dropped(written, entry):
     """At run time the draft's layers are numbered behind the target's: 30 to 39 begin with a 3."""
-    found = written("modelopt FP8", ignore=[entry, "lm_head"])["ignore"]
-    assert entry not in found
-    assert {"lm_head", FC} <= set(found)
+    names = written("modelopt FP8", ignore=[entry, "lm_head"])["ignore"]
+    assert entry not in names
+    assert {"lm_head", FC} <= set(names)
 
 
 def test_a_plain_head_is_left_out(written):
@@ -73,13 +73,13 @@ def test_a_plain_head_is_left_out(written):
 
 def test_older_files_of_modelopt(written):
     nested = {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    found = written("modelopt FP8", quant_algo=None, ignore=None, quantization=nested)["quantization"]
-    assert found["quant_algo"] == "FP8"
-    assert FC in found["exclude_modules"]
+    block = written("modelopt FP8", quant_algo=None, ignore=None, quantization=nested)["quantization"]
+    assert block["quant_algo"] == "FP8"
+    assert FC in block["exclude_modules"]
 
 
 def test_what_gptq_quantises_is_listed(written):
-    found = set(written("GPTQ", dynamic=None)["modules_in_block_to_quantize"])
+    listed = set(written("GPTQ", dynamic=None)["modules_in_block_to_quantize"])
     names = {"self_attn.qkv_proj", "self_attn.q_proj", "self_attn.o_proj", "mlp.gate_up_proj"}
-    assert {f"model.layers.{LAYERS}.{name}" for name in names} <= found
-    assert FC not in found
+    assert {f"model.layers.{LAYERS}.{name}" for name in names} <= listed
+    assert FC not in listed

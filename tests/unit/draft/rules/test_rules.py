@@ -30,12 +30,12 @@ def test_valid_draft_has_no_finding(tmp_path, family, seed):
 @pytest.mark.parametrize("broken", CASES)
 def test_rule_fires_alone_and_says_why(tmp_path, broken):
     inspection = inspect_broken(broken, tmp_path)
-    found = [finding for finding in inspection.findings if finding.rule == broken.rule]
-    assert found, names(inspection.findings)
-    text = "\n".join(str(finding.problem) for finding in found)
+    fired = [finding for finding in inspection.findings if finding.rule == broken.rule]
+    assert fired, names(inspection.findings)
+    text = "\n".join(str(finding.problem) for finding in fired)
     for word in broken.words:
         assert word in text
-    own = {finding.rule for finding in found if finding.severity == Severity.ERROR}
+    own = {finding.rule for finding in fired if finding.severity == Severity.ERROR}
     assert names(inspection.errors) == own | broken.others
 
 

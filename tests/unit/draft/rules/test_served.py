@@ -17,18 +17,18 @@ def test_tokenizers_that_agree(tmp_path, draft):
 
 
 @pytest.mark.parametrize(
-    ("ids", "found"),
+    ("ids", "rules"),
     [
         (range(VOCAB), set()),
         (range(VOCAB + 1), {"narrow_vocabulary_is_padded"}),
         ((), {"narrow_vocabulary_is_padded"}),  # a tokenizer without tokens tells nothing
     ],
 )
-def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, found):
+def test_the_targets_tokenizer_tells_what_is_padding(tmp_path, ids, rules):
     target = write_tokenizers(tmp_path, {}, {f"t{i}": i for i in ids})
     rows = {"vocab_size": VOCAB + 2000}
     inspection = inspect(valid_draft("dflash"), tmp_path, target=rows, target_folder=target)
-    assert names(inspection.findings) == found
+    assert names(inspection.findings) == rules
     seen = inspection.case.target
     assert (seen.vocab_size, seen.rows) == (VOCAB, VOCAB + 2000)
 
@@ -67,9 +67,9 @@ KEYS_WITHOUT_EFFECT = [
 def test_keys_that_change_nothing(tmp_path, name, value):
     draft = valid_draft("native")
     key(name, value)(draft)
-    found = names(inspect(draft, tmp_path).findings)
-    assert not found & {"keys_are_computed", "mathematical_keys_are_known"}
-    assert name in OF_TRAINERS or not found
+    rules = names(inspect(draft, tmp_path).findings)
+    assert not rules & {"keys_are_computed", "mathematical_keys_are_known"}
+    assert name in OF_TRAINERS or not rules
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_the_targets_depth_is_no_depth_of_a_draft(tmp_path):
 def test_the_targets_depth_is_read_as_a_whole_number_only(tmp_path):
     draft = valid_draft("native")
     draft.config["num_hidden_layers"] = float(LAYERS)
-    (found,) = inspect(draft, tmp_path).errors
-    assert f'write "num_hidden_layers": {LAYERS}' in found.problem.remedy
+    (error,) = inspect(draft, tmp_path).errors
+    assert f'write "num_hidden_layers": {LAYERS}' in error.problem.remedy
 
 
 def test_a_parallel_draft_of_the_targets_depth_lacks_layers(tmp_path):
@@ -199,7 +199,7 @@ def test_a_pard_draft_is_told_how_vllm_serves_it(tmp_path):
     draft = valid_draft("p-eagle")
     draft.config |= {"architectures": ["LlamaForCausalLM"], "pard_token": 7}
     gone = ("mask_hidden", "fc.weight", "hidden_norm.weight")
-    draft.tensors = {name: one for name, one in draft.tensors.items() if not name.endswith(gone)}
+    draft.tensors = {name: t for name, t in draft.tensors.items() if not name.endswith(gone)}
     inspection = inspect(draft, tmp_path)
     (cause,) = [f for f in inspection.causes if f.rule == "draft_is_no_plain_model"]
     assert '"method": "draft_model"' in cause.problem.remedy

@@ -26,8 +26,8 @@ def layers_of(spec_of, **changes: Any) -> tuple[LayerAttention, ...]:
 @pytest.mark.parametrize("causal", [None, True, False])
 def test_causality_of_dflash(spec_of, is_causal, causal):
     layers = layers_of(spec_of, is_causal=is_causal, dflash_config={"causal": causal})
-    stated = [flag for flag in (is_causal, causal) if flag is not None]
-    expected = (stated[0], stated[0]) if stated else (False, True)
+    flags = [flag for flag in (is_causal, causal) if flag is not None]
+    expected = (flags[0], flags[0]) if flags else (False, True)
     assert tuple(layer.causal for layer in layers) == expected
 
 
@@ -103,7 +103,7 @@ def test_only_qwen3_configs_derive_windows(spec_of, family, window):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "stated", "heads"),
+    ("backbone", "keys", "heads"),
     [
         pytest.param("llama", {}, Heads(2, 2, 32), id="llama"),
         pytest.param("deepseek", {}, Heads(2, 2, 32), id="deepseek"),
@@ -112,10 +112,10 @@ def test_only_qwen3_configs_derive_windows(spec_of, family, window):
         pytest.param("llama", {"num_key_value_heads": 1}, Heads(2, 1, 32), id="llama_kv_stated"),
     ],
 )
-def test_heads(backbone, stated, heads):
+def test_heads(backbone, keys, heads):
     base = valid_draft("native").config
     del base["num_key_value_heads"], base["head_dim"]
-    config = parse_config(base | stated)
+    config = parse_config(base | keys)
     assert isinstance(config, DraftConfig)
     backbones = {drafter.backbone.name: drafter.backbone for drafter in drafters()}
     assert read_heads(config, backbones[backbone]) == heads

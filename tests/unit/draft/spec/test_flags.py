@@ -66,8 +66,8 @@ def test_option_norm_output(spec_of, family, option):
 def test_option_leaves_a_contradiction_to_be_seen(tmp_path):
     draft = valid_draft("post-norm")
     draft.config["eagle_config"]["norm_output"] = False
-    found = inspect(draft, tmp_path, norm_output=True).findings
-    assert [finding.rule for finding in found] == ["flags_agree"]
+    fired = inspect(draft, tmp_path, norm_output=True).findings
+    assert [finding.rule for finding in fired] == ["flags_agree"]
 
 
 @pytest.mark.parametrize("block", [None, "eagle_config"])

@@ -84,14 +84,14 @@ def test_rope_spellings(config, rope):
 )
 def test_rope_is_that_of_transformers(config):
     config = {"rope_theta": 5e4, "partial_rotary_factor": 0.5, **config}
-    found = LlamaConfig.from_dict(copy.deepcopy(config)).rope_parameters
+    rope = LlamaConfig.from_dict(copy.deepcopy(config)).rope_parameters
     mine = read_rope(config)
     assert (mine.theta, mine.kind, mine.factor) == (
-        found["rope_theta"],
-        found["rope_type"],
-        found["factor"],
+        rope["rope_theta"],
+        rope["rope_type"],
+        rope["factor"],
     )
-    assert mine.partial == found["partial_rotary_factor"]
+    assert mine.partial == rope["partial_rotary_factor"]
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_table_that_texts_can_need_is_reserved(tmp_path, rows, differs):
     draft = valid_draft("native")
     for positions, fires in ((rows, False), (rows + 1, True)):
         draft.config["max_position_embeddings"] = positions
-        found = inspect(draft, tmp_path, **differs).findings
-        assert ("rope_table_is_bounded" in {finding.rule for finding in found}) is fires
+        fired = inspect(draft, tmp_path, **differs).findings
+        assert ("rope_table_is_bounded" in {finding.rule for finding in fired}) is fires
 
 
 def tables(rope, positions):

@@ -57,12 +57,12 @@ def test_mask_token_in_the_order_of_vllm(spec_of):
     draft = valid_draft("dflash")
     keys = ["mask_token_id", "dspark_noise_token_id", "pard_token", "ptd_token_id"]
     draft.config |= {key: index + 1 for index, key in enumerate(keys)}
-    found = [spec_of(draft).mask_token_id]
+    ids = [spec_of(draft).mask_token_id]
     del draft.config["dflash_config"]["mask_token_id"]
     for key in keys:
-        found.append(spec_of(draft).mask_token_id)
+        ids.append(spec_of(draft).mask_token_id)
         del draft.config[key]
-    assert found == [VOCAB - 1, 1, 2, 3, 4]
+    assert ids == [VOCAB - 1, 1, 2, 3, 4]
     assert spec_of(draft).mask_token_id is None
 
 

@@ -122,10 +122,10 @@ class MadeUp:
         )  # fmt: skip
 
     def engine(self, variant: Variant, repeat: int) -> EngineRecord:
-        found = EngineRecord(stage="texts", variant=variant, repeat=repeat, start_s=32.0)
+        record = EngineRecord(stage="texts", variant=variant, repeat=repeat, start_s=32.0)
         if variant.kind == "stock" and self.stock_error:
-            return found.model_copy(update={"error": self.stock_error})
-        return found.model_copy(update={"facts": {"drafter": "X"}})
+            return record.model_copy(update={"error": self.stock_error})
+        return record.model_copy(update={"facts": {"drafter": "X"}})
 
     def records(self) -> tuple[list[EngineRecord], list[Measurement]]:
         engines, measurements = [], []
@@ -140,11 +140,11 @@ class MadeUp:
     def report(self, change: Callable[[Any], Any] = lambda record: record, **given: Any) -> Report:
         """Its report, with every engine and measurement changed."""
         engines, measurements = self.records()
-        found = summarise(
-            self.settings(), context(**given), [change(one) for one in engines],
-            [changed for one in measurements if (changed := change(one)) is not None],
+        report = summarise(
+            self.settings(), context(**given), [change(r) for r in engines],
+            [changed for r in measurements if (changed := change(r)) is not None],
         )  # fmt: skip
-        return found.model_copy(update={"advice": advice(found)})
+        return report.model_copy(update={"advice": advice(report)})
 
 
 def changing(variant: Variant, **update: Any) -> Callable[[Any], Any]:
@@ -197,12 +197,12 @@ class MadeUpTune:
         )  # fmt: skip
 
     def cells(self, stage: Stage, served: Iterable[Variant]) -> list[Measurement]:
-        served, found = list(served), []
+        served, cells = list(served), []
         for number in range(self.rounds):
             for at in self.settings().loads:
                 machine = 1 + self.noise * self.random.random()
-                found += [self._cell(stage, one, at, number, machine) for one in served]
-        return found
+                cells += [self._cell(stage, v, at, number, machine) for v in served]
+        return cells
 
     def _cell(
         self, stage: Stage, served: Variant, at: ServedLoad, number: int, machine: float
@@ -235,7 +235,7 @@ class MadeUpTune:
         cells, settings = self.cells("sweep", swept(self.settings())), self.settings()
         if self.surface_only:
             return self.report_of(cells)
-        if found := worth_serving(settings, surface_of(self.report_of(cells))):
-            cells += self.cells("closing", [PLAIN, *found])
+        if served := worth_serving(settings, surface_of(self.report_of(cells))):
+            cells += self.cells("closing", [PLAIN, *served])
         report = self.report_of(cells)
         return report.model_copy(update={"choice": choose_served(report)})

@@ -82,10 +82,10 @@ def test_one_percent_is_no_reason_for_another_length():
 
 def test_what_is_worth_a_closing_round():
     wanted = MadeUpTune().settings()
-    kinds = [one.kind for one in worth_serving(wanted, surface(MadeUpTune()))]
+    kinds = [v.kind for v in worth_serving(wanted, surface(MadeUpTune()))]
     assert kinds == ["ours", "schedule"]
     asked = worth_serving(wanted.model_copy(update={"adaptive": True}), surface(MadeUpTune()))
-    assert [one.kind for one in asked] == ["ours", "schedule", "adaptive"]
+    assert [v.kind for v in asked] == ["ours", "schedule", "adaptive"]
     flat = MadeUpTune(step_s=lambda at, k: 0.01 + 0.0001 * k)
     assert worth_serving(flat.settings(), surface(flat)) == [Variant(kind="ours", draft=FAST, k=4)]
     useless = MadeUpTune(step_s=lambda at, k: 0.01 * (1 + 3 * k))
@@ -115,8 +115,8 @@ def test_of_equals_one_k_is_printed():
 def test_slower_is_the_whole_interval(high):
     made = MadeUpTune(concurrency=(1, 4), contexts=(64,))
     choice = chosen(made, {FIXED: {1: 0.9, 4: 1.1}}, rounds=[1.0, high / 0.9])
-    one = load(1, 64)
-    assert (choice.slower, choice.undecided) == (([one], []) if high < 1 else ([], [one]))
+    at = load(1, 64)
+    assert (choice.slower, choice.undecided) == (([at], []) if high < 1 else ([], [at]))
     assert choice.exit_code == (1 if high < 1 else 2)
 
 

@@ -20,7 +20,7 @@ TWO = {"drafts": [FAST, SLOW], "ks": [3, 5], "repeats": 2, "max_tokens": 64}
 
 
 def test_stock_and_ours_are_neighbours():
-    names = [(one.kind, one.draft, one.k) for one in variants(settings_of(**TWO))]
+    names = [(v.kind, v.draft, v.k) for v in variants(settings_of(**TWO))]
     pairs = [(draft, k) for draft in (FAST, SLOW) for k in (3, 5)]
     drafted = [(kind, draft, k) for draft, k in pairs for kind in ("stock", "ours")]
     assert names == [("none", None, 0), *drafted]
@@ -40,8 +40,8 @@ def test_every_k_is_held_in_one_engine_beside_no_draft():
     held = [Variant(kind="held", draft=FAST, k=k) for k in settings.ks]
     assert engines == [[PLAIN], held]
     apart = settings.model_copy(update={"together": False})
-    assert [one for _, one in batches(apart, swept(apart))] == [[[PLAIN]], [held]]
-    first, second = ([one for _, one in turns(engines, number)] for number in (0, 1))
+    assert [at_once for _, at_once in batches(apart, swept(apart))] == [[[PLAIN]], [held]]
+    first, second = ([v for _, v in turns(engines, number)] for number in (0, 1))
     assert first == swept(settings) == second[::-1]
 
 
@@ -86,9 +86,9 @@ def test_only_ours_is_given_our_options():
 
 def test_dummy_weights_are_the_targets_alone():
     settings = settings_of(dummy=True, synthetic_acceptance=[0.9, 0.7, 0.5])
-    found = engine_arguments(settings, Variant(kind="ours", draft=FAST, k=2))
-    assert found["load_format"] == "dummy"
-    speculative = found["speculative_config"]
+    ours = engine_arguments(settings, Variant(kind="ours", draft=FAST, k=2))
+    assert ours["load_format"] == "dummy"
+    speculative = ours["speculative_config"]
     assert speculative["draft_load_config"] == {"load_format": "auto"}
     assert speculative["synthetic_acceptance_rates"] == [0.9, 0.7]
 
@@ -99,4 +99,4 @@ def test_a_small_k_takes_what_it_can_of_an_acceptance_length():
         engine_arguments(settings, Variant(kind="ours", draft=FAST, k=k))["speculative_config"]
         for k in (3, 5)
     ]
-    assert [one["synthetic_acceptance_length"] for one in lengths] == [4, 4.5]
+    assert [config["synthetic_acceptance_length"] for config in lengths] == [4, 4.5]

@@ -16,10 +16,10 @@ ANSWER = Answer(
 
 
 def test_metrics_of_texts():
-    found = metrics_of_texts(Measured(1.0, [ANSWER]))
-    assert (found["drafts"], found["accepted"], found["histograms"]) == (3, [3, 2, 2], [[0, 1, 0, 2]])
-    assert found["tokens_per_s"] == 11
-    assert found["step_s"] == pytest.approx(2.0 / 3)  # the prompt's step is none of decoding
+    stats = metrics_of_texts(Measured(1.0, [ANSWER]))
+    assert (stats["drafts"], stats["accepted"], stats["histograms"]) == (3, [3, 2, 2], [[0, 1, 0, 2]])
+    assert stats["tokens_per_s"] == 11
+    assert stats["step_s"] == pytest.approx(2.0 / 3)  # the prompt's step is none of decoding
 
 
 def test_a_request_without_drafts_keeps_its_place():
@@ -44,10 +44,10 @@ def test_a_request_without_drafts_keeps_its_place():
 )
 def test_a_step_is_a_step_of_the_target(answers, step_s):
     """Where mean TPOT x acceptance length is something else."""
-    found = metrics_of_texts(
+    stats = metrics_of_texts(
         Measured(1.0, [Answer(8, [7] * sum(steps), steps, s) for steps, s in answers])
     )
-    assert found["step_s"] == (step_s if step_s is None else pytest.approx(step_s))
+    assert stats["step_s"] == (step_s if step_s is None else pytest.approx(step_s))
 
 
 def test_metrics_of_steps():
@@ -56,7 +56,7 @@ def test_metrics_of_steps():
         TimedSteps([0.01, 0.01, 0.5], 12, drafts=8, accepted=[6, 4]),
         TimedSteps([0.01, 0.01, 0.01], 6, drafts=4, accepted=[2]),
     ]
-    found = metrics_of_steps(waves)
-    assert found["step_s"] == 0.01
-    assert found["tokens_per_s"] == pytest.approx(18 / 6 / 0.01)
-    assert (found["drafts"], found["accepted"]) == (12, [8, 4])
+    stats = metrics_of_steps(waves)
+    assert stats["step_s"] == 0.01
+    assert stats["tokens_per_s"] == pytest.approx(18 / 6 / 0.01)
+    assert (stats["drafts"], stats["accepted"]) == (12, [8, 4])

@@ -9,7 +9,7 @@ from vllm_eagle_ext.measure.bench.printed import about_the_machine, notes, reaso
 from vllm_eagle_ext.measure.bench.results import Measurement
 
 
-def told(made: MadeUp, change=lambda record: record) -> list[str]:
+def advice(made: MadeUp, change=lambda record: record) -> list[str]:
     return made.report(change).advice
 
 
@@ -27,7 +27,7 @@ def scaling(k, factors):
 
 class TestBest:
     def test_of_each_concurrency(self):
-        first, second = told(MadeUp(ks=(1, 3, 7), concurrency=(1, 32), noise=QUIET))
+        first, second = advice(MadeUp(ks=(1, 3, 7), concurrency=(1, 32), noise=QUIET))
         assert first == "at concurrency 1 the best is K=7, 3.01x (3.01 to 3.01) of no draft."
         assert second.startswith("at concurrency 32 the best is K=3, 1.65x")
 
@@ -49,25 +49,25 @@ class TestBest:
         ids=["one K", "one repeat", "stock alone", "losing", "without none"],
     )
     def test_of_one_k(self, made, said):
-        assert told(made) == said
+        assert advice(made) == said
 
     def test_no_difference(self):
         made = MadeUp(first={FAST: 0.12}, jitter=0.05, noise=QUIET, repeats=3)
-        assert told(made)[0].startswith("at concurrency 1 no difference is seen; K=3")
+        assert advice(made)[0].startswith("at concurrency 1 no difference is seen; K=3")
 
     def test_a_sure_gain_goes_before_a_larger_median(self):
         """K=5 may be slower than no draft; K=3 is not."""
         made = MadeUp(ks=(3, 5), kinds=("none", "ours"), noise=QUIET)
-        (line,) = told(made, scaling(5, (0.6, 1, 3)))
+        (line,) = advice(made, scaling(5, (0.6, 1, 3)))
         assert "the best is K=3, 2.54x (2.54 to 2.54) of no draft; within its interval: K=5." in line
 
     def test_an_acceptance_length_that_was_set_is_that_of_every_k(self):
         made = MadeUp(ks=(1, 3), kinds=("none", "ours"), noise=QUIET, synthetic=[2.5])
-        assert [line[:20] for line in told(made)] == ["at concurrency 1 K=1", "at concurrency 1 K=3"]
+        assert [line[:20] for line in advice(made)] == ["at concurrency 1 K=1", "at concurrency 1 K=3"]
 
 
 def test_other_texts():
-    lines = told(MadeUp(concurrency=(1, 4)), changing(OURS, texts_sha256="other"))
+    lines = advice(MadeUp(concurrency=(1, 4)), changing(OURS, texts_sha256="other"))
     (line,) = [line for line in lines if "texts differ" in line]
     assert "in 2 of 4 rows (ours fast-draft K=3): `vllm-eagle verify`" in line
 
@@ -101,8 +101,8 @@ def test_what_was_not_served_is_said_once():
 
 
 def test_interrupted():
-    def cut(one):
-        return None if hasattr(one, "load") and one.repeat and one.variant == OURS else one
+    def cut(r):
+        return None if hasattr(r, "load") and r.repeat and r.variant == OURS else r
 
     assert "interrupted, with fewer than 3 measurements: ours fast-draft K=3." in notes(
         MadeUp().report(cut)

@@ -66,9 +66,9 @@ def test_the_surface_alone(tmp_path):
     assert report.choice is None
     assert report.of("closing") == []
     assert "--speculative-config" not in text
-    one = next(line for line in text.splitlines() if line.strip().startswith("1 ") and "ms" in line)
+    row = next(line for line in text.splitlines() if line.strip().startswith("1 ") and "ms" in line)
     needed = memory_bound(load(1, 64), 4) / memory_bound(load(1, 64), 0)
-    assert float(one.split()[-1]) == pytest.approx(needed, abs=0.02)
+    assert float(row.split()[-1]) == pytest.approx(needed, abs=0.02)
     assert max(len(line) for line in text.splitlines() if "ms" in line) <= 110
 
 

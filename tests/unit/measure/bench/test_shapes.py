@@ -44,9 +44,9 @@ def weightless(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_eagle3_drafts_would_be_served(scale, kind, weightless):
     shape, flags = LLAMA_8B[scale], KINDS[kind]
-    found = inspect(shape.target(), shape.draft(**flags), shape.tensors(**flags), "eagle3")
-    assert found.errors == []
-    spec = found.spec
+    inspection = inspect(shape.target(), shape.draft(**flags), shape.tensors(**flags), "eagle3")
+    assert inspection.errors == []
+    spec = inspection.spec
     assert spec.fc_norm.value == bool(flags)
     assert (spec.gate is not None) == ("gated" in flags)
     assert len(spec.aux_layers.layer_ids) == (5 if flags else 3)
@@ -56,9 +56,9 @@ def test_eagle3_drafts_would_be_served(scale, kind, weightless):
 @pytest.mark.parametrize("scale", ["real", "tiny"])
 def test_a_dflash_draft_would_be_served(scale, weightless):
     shape = QWEN_27B[scale]
-    found = inspect(shape.target(), shape.draft(), shape.tensors(), "dflash")
-    assert found.errors == []
-    assert found.spec.aux_layers.layer_ids == tuple(layer + 1 for layer in shape.outputs)
+    inspection = inspect(shape.target(), shape.draft(), shape.tensors(), "dflash")
+    assert inspection.errors == []
+    assert inspection.spec.aux_layers.layer_ids == tuple(layer + 1 for layer in shape.outputs)
 
 
 def test_a_tensor_too_few_would_be_noticed(weightless):

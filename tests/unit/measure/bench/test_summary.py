@@ -18,43 +18,43 @@ def row(report, variant=OURS, concurrency=1):
 class TestRow:
     def test_metrics(self):
         made = MadeUp(concurrency=(1, 4))
-        found = row(made.report(), concurrency=4)
-        assert found.acceptance_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)
-        assert found.acceptance == pytest.approx([0.8, 0.64, 0.512])
-        assert found.step_ms == pytest.approx(1000 * made.step_s(OURS, 4))  # the median of three
-        spread = found.tokens_per_s
-        assert [spread.low, spread.median, spread.high] == sorted(run.tokens_per_s for run in found.runs)
+        ours = row(made.report(), concurrency=4)
+        assert ours.acceptance_length == pytest.approx(1 + 0.8 + 0.64 + 0.512)
+        assert ours.acceptance == pytest.approx([0.8, 0.64, 0.512])
+        assert ours.step_ms == pytest.approx(1000 * made.step_s(OURS, 4))  # the median of three
+        spread = ours.tokens_per_s
+        assert [spread.low, spread.median, spread.high] == sorted(run.tokens_per_s for run in ours.runs)
 
     def test_without_a_draft_a_step_is_a_token(self):
-        found = row(MadeUp().report(), PLAIN)
-        assert (found.acceptance_length, found.acceptance) == (1, [])
-        assert (found.speedup, found.step_ratio) == (None, None)
+        plain = row(MadeUp().report(), PLAIN)
+        assert (plain.acceptance_length, plain.acceptance) == (1, [])
+        assert (plain.speedup, plain.step_ratio) == (None, None)
 
     def test_ratios_are_paired(self):
         """The noise of a repeat is large, and alike for all: none of it is left."""
         made = MadeUp()
-        found = row(made.report())
+        ours = row(made.report())
         steps = made.step_s(OURS, 1) / made.step_s(PLAIN, 1)
-        assert [found.step_ratio.low, found.step_ratio.high] == pytest.approx([steps, steps])
-        wanted = found.acceptance_length / steps
-        assert [found.speedup.low, found.speedup.high] == pytest.approx([wanted, wanted])
+        assert [ours.step_ratio.low, ours.step_ratio.high] == pytest.approx([steps, steps])
+        wanted = ours.acceptance_length / steps
+        assert [ours.speedup.low, ours.speedup.high] == pytest.approx([wanted, wanted])
         wanted = made.step_s(STOCK, 1) / made.step_s(OURS, 1)
-        assert found.against_stock.median == pytest.approx(wanted)
-        assert found.against_stock.coverage == 0.75
+        assert ours.against_stock.median == pytest.approx(wanted)
+        assert ours.against_stock.coverage == 0.75
         assert row(made.report(), STOCK).against_stock is None
 
     def test_no_step_was_drafted(self):
-        found = row(MadeUp().report(changing(OURS, drafts=0, accepted=[])))
-        assert (found.acceptance_length, found.acceptance) == (None, [])
-        assert found.step_ms == row(MadeUp().report()).step_ms
+        ours = row(MadeUp().report(changing(OURS, drafts=0, accepted=[])))
+        assert (ours.acceptance_length, ours.acceptance) == (None, [])
+        assert ours.step_ms == row(MadeUp().report()).step_ms
 
 
 def test_requests_by_length_and_category():
     """Each of three measurements has three requests, of 1, 3.5 and 4 tokens a step."""
     counted = ([8, 0, 0, 0], [0, 0, 4, 4], [0, 0, 0, 8])
-    found = row(MadeUp(histograms=counted, categories=("code", "prose", None)).report())
-    assert found.requests_by_length == {"1-2": 3, "2-3": 0, "3-4": 6}
-    assert found.length_by_category == {"code": 1.0, "prose": 3.5, "(none)": 4.0}
+    ours = row(MadeUp(histograms=counted, categories=("code", "prose", None)).report())
+    assert ours.requests_by_length == {"1-2": 3, "2-3": 0, "3-4": 6}
+    assert ours.length_by_category == {"code": 1.0, "prose": 3.5, "(none)": 4.0}
 
 
 class TestTexts:
@@ -79,41 +79,39 @@ class TestTexts:
 class TestMissing:
     def test_stock_failed(self):
         report = MadeUp(stock_error=STOCK_ERROR).report()
-        found = row(report, STOCK)
-        assert (found.measured, found.error, found.tokens_per_s) == (0, STOCK_ERROR, None)
-        assert STOCK not in {one.variant for one in report.of("texts")}
+        stock = row(report, STOCK)
+        assert (stock.measured, stock.error, stock.tokens_per_s) == (0, STOCK_ERROR, None)
+        assert STOCK not in {run.variant for run in report.of("texts")}
         assert row(report).against_stock is None
         assert row(report).speedup is not None
 
     def test_interrupted(self):
         """The third repeat ended within its first engines."""
         report = MadeUp().report(
-            lambda one: (
-                None if hasattr(one, "load") and one.repeat == 2 and one.variant != PLAIN else one
-            )
+            lambda r: None if hasattr(r, "load") and r.repeat == 2 and r.variant != PLAIN else r
         )
-        assert [one.measured for one in report.rows] == [3, 2, 2]
-        found = row(report)
-        assert (found.speedup.pairs, found.speedup.coverage, found.error) == (2, 0.5, None)
+        assert [r.measured for r in report.rows] == [3, 2, 2]
+        ours = row(report)
+        assert (ours.speedup.pairs, ours.speedup.coverage, ours.error) == (2, 0.5, None)
 
     def test_an_engine_that_failed_on_the_way_says_why(self):
-        def fail(one):
-            if one.variant != OURS or not one.repeat:
-                return one
-            return None if isinstance(one, Measurement) else one.model_copy(update={"error": "lost"})
+        def fail(r):
+            if r.variant != OURS or not r.repeat:
+                return r
+            return None if isinstance(r, Measurement) else r.model_copy(update={"error": "lost"})
 
-        found = row(MadeUp().report(fail))
-        assert (found.measured, found.error) == (1, "lost")
+        ours = row(MadeUp().report(fail))
+        assert (ours.measured, ours.error) == (1, "lost")
 
 
 def test_rounds_are_pairs_of_their_own():
     report = MadeUp(repeats=2, rounds=3).report()
     assert report.settings.runs == 6
-    found = row(report)
-    assert (found.measured, found.speedup.pairs) == (6, 6)
-    assert found.drafts == 6 * 10_000
-    one = row(MadeUp(repeats=1).report()).speedup
-    assert (one.pairs, one.coverage, one.is_interval) == (1, 0.0, False)
+    ours = row(report)
+    assert (ours.measured, ours.speedup.pairs) == (6, 6)
+    assert ours.drafts == 6 * 10_000
+    gain = row(MadeUp(repeats=1).report()).speedup
+    assert (gain.pairs, gain.coverage, gain.is_interval) == (1, 0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +142,8 @@ def test_the_published_schemas_are_those_of_the_records():
     """A report holds to its own, and one without a key that is promised does not."""
     for name in schemas.RECORDS:
         assert json.loads((schemas.FOLDER / f"{name}.json").read_text()) == schemas.schema(name)
-    found = json.loads(json_text(MadeUp().report().model_dump(), 0))
-    validate(found, schemas.schema("bench"))
-    del found["rows"]
+    doc = json.loads(json_text(MadeUp().report().model_dump(), 0))
+    validate(doc, schemas.schema("bench"))
+    del doc["rows"]
     with pytest.raises(ValidationError):
-        validate(found, schemas.schema("bench"))
+        validate(doc, schemas.schema("bench"))

@@ -70,6 +70,6 @@ def test_gains_are_those_of_the_same_round():
             expected = expected_length(made.rate, 2) * memory_bound(at, 0) / memory_bound(at, 2)
             assert gain.low == pytest.approx(gain.high)
             assert gain.median == pytest.approx(expected, rel=1e-3)
-    found = gain_over_loads(report, served)
+    mean = gain_over_loads(report, served)
     gains = [row.speedup.median for row in report.rows if row.variant == served]
-    assert (found.pairs, found.median) == (made.rounds, pytest.approx(statistics.geometric_mean(gains)))
+    assert (mean.pairs, mean.median) == (made.rounds, pytest.approx(statistics.geometric_mean(gains)))

@@ -115,9 +115,9 @@ def test_workers_beside_each_other_share(on_cpu, engine, engines, count, expecte
 def test_nodes_are_those_that_vllm_reads():
     from vllm.platforms import current_platform
 
-    found = machine.nodes()
-    assert bool(found) == current_platform.is_cpu()
-    assert all(0 < one.available_memory <= one.total_memory for one in found)
+    nodes = machine.nodes()
+    assert bool(nodes) == current_platform.is_cpu()
+    assert all(0 < info.available_memory <= info.total_memory for info in nodes)
 
 
 @pytest.mark.parametrize("given", [{}, {"gpu_memory_utilization": 0.2}])

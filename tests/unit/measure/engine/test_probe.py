@@ -22,5 +22,5 @@ def test_a_stock_worker_gets_nothing_of_the_plugin():
         " 'vllm_eagle_ext.replay', 'vllm_eagle_ext.start'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -144,9 +144,9 @@ class Both:
 
 @torch.inference_mode()
 def both(draft: Draft, folder, target, **options) -> Both:
-    found = inspect(draft, folder, engine={"max_model_len": 64}, **options)
-    assert not found.errors, found.errors
-    spec = found.spec
+    inspection = inspect(draft, folder, engine={"max_model_len": 64}, **options)
+    assert not inspection.errors, inspection.errors
+    spec = inspection.spec
     reference = load_reference(spec, folder, target)
     host = HostLayers(
         draft, target.get_input_embeddings().weight.data, spec.aux_layers.order,
@@ -163,7 +163,7 @@ def both(draft: Draft, folder, target, **options) -> Both:
 
 
 @torch.inference_mode()
-def assert_equal_rows(one: Both) -> None:
-    mine = torch.stack(one.reference.true_rows(one.tokens.tolist(), one.states)[0])
-    theirs, _ = one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])
+def assert_equal_rows(pair: Both) -> None:
+    mine = torch.stack(pair.reference.true_rows(pair.tokens.tolist(), pair.states)[0])
+    theirs, _ = pair.host.rows(pair.tokens[1:], pair.host.fuse(pair.states)[:ROWS])
     torch.testing.assert_close(mine, theirs, atol=2e-4, rtol=0)

@@ -67,8 +67,8 @@ def test_each_change_shows(change, tmp_path, target):
     CHANGES[change](changed)
     rows = []
     for at, draft in enumerate((plain, changed)):
-        one = both(draft, tmp_path / str(at), target)
-        rows.append(one.host.rows(one.tokens[1:], one.host.fuse(one.states)[:ROWS])[0])
+        pair = both(draft, tmp_path / str(at), target)
+        rows.append(pair.host.rows(pair.tokens[1:], pair.host.fuse(pair.states)[:ROWS])[0])
     assert (rows[0] - rows[1]).abs().max() > 0.1
 
 
@@ -77,9 +77,9 @@ def test_blocks_listed_otherwise(family, tmp_path, target):
     """The option lists the aux layers of the file's blocks; the target's states come ascending."""
     draft = valid_draft(family)
     count = 5 if family == "post-norm" else 3
-    one = both(draft, tmp_path, target, aux_layers=[6, 1, 4, 2, 8][:count])
-    assert list(one.host.order) != sorted(one.host.order)
-    assert_equal_rows(one)
+    pair = both(draft, tmp_path, target, aux_layers=[6, 1, 4, 2, 8][:count])
+    assert list(pair.host.order) != sorted(pair.host.order)
+    assert_equal_rows(pair)
 
 
 def speculators_default(layers: int = 1) -> Draft:
@@ -100,23 +100,23 @@ def speculators_default(layers: int = 1) -> Draft:
 
 
 @torch.inference_mode()
-def chain(one: Both, start: int, *, normed: bool) -> list[int]:
+def chain(pair: Both, start: int, *, normed: bool) -> list[int]:
     """K tokens from row `start`, one pass over all rows each."""
-    tokens, g = one.tokens[1 : start + 2], one.host.fuse(one.states)[: start + 1]
+    tokens, g = pair.tokens[1 : start + 2], pair.host.fuse(pair.states)[: start + 1]
     drafted = []
     for _ in range(K):
-        logits, state = one.host.rows(tokens, g)
-        token = int(one.reference.target_ids[logits[-1].argmax()])
+        logits, state = pair.host.rows(tokens, g)
+        token = int(pair.reference.target_ids[logits[-1].argmax()])
         drafted.append(token)
-        fed = one.host.norm("norm", state[-1:]) if normed else state[-1:]
+        fed = pair.host.norm("norm", state[-1:]) if normed else state[-1:]
         tokens, g = torch.cat([tokens, torch.tensor([token])]), torch.cat([g, fed])
     return drafted
 
 
-def assert_equal_chains(one: Both, *, normed: bool) -> None:
-    rows = one.reference.true_rows(one.tokens.tolist(), one.states)
+def assert_equal_chains(pair: Both, *, normed: bool) -> None:
+    rows = pair.reference.true_rows(pair.tokens.tolist(), pair.states)
     for start in (0, 5, 11, ROWS - 1):
-        assert one.reference.draft(start, K, rows).tokens == chain(one, start, normed=normed)
+        assert pair.reference.draft(start, K, rows).tokens == chain(pair, start, normed=normed)
 
 
 @pytest.mark.parametrize("family", ["native", "post-norm"])
@@ -124,18 +124,18 @@ def assert_equal_chains(one: Both, *, normed: bool) -> None:
 def test_rows_and_chains(family, change, tmp_path, target):
     draft = valid_draft(family)
     CHANGES[change](draft)
-    one = both(draft, tmp_path, target)
-    assert_equal_rows(one)
-    assert_equal_chains(one, normed=family == "post-norm")
+    pair = both(draft, tmp_path, target)
+    assert_equal_rows(pair)
+    assert_equal_chains(pair, normed=family == "post-norm")
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_speculators_default(tmp_path, layers, target):
-    one = both(speculators_default(layers), tmp_path, target)
-    assert one.reference.norm_output
-    assert one.reference.norm_before_residual
-    assert_equal_rows(one)
-    assert_equal_chains(one, normed=True)
+    pair = both(speculators_default(layers), tmp_path, target)
+    assert pair.reference.norm_output
+    assert pair.reference.norm_before_residual
+    assert_equal_rows(pair)
+    assert_equal_chains(pair, normed=True)
 
 
 def p_eagle(**flags: bool) -> Draft:
@@ -160,16 +160,16 @@ def p_eagle(**flags: bool) -> Draft:
 @torch.inference_mode()
 def test_p_eagle(tmp_path, flags, target):
     """All K in one pass: behind the first row K - 1 mask tokens, each with the fused hidden mask."""
-    one = both(p_eagle(**flags), tmp_path, target)
-    assert_equal_rows(one)
-    rows = one.reference.true_rows(one.tokens.tolist(), one.states)
-    hidden = one.host.tensors["mask_hidden"].flatten().chunk(3)
+    pair = both(p_eagle(**flags), tmp_path, target)
+    assert_equal_rows(pair)
+    rows = pair.reference.true_rows(pair.tokens.tolist(), pair.states)
+    hidden = pair.host.tensors["mask_hidden"].flatten().chunk(3)
     for start in (0, 5, 11, ROWS - 1):
         masks = torch.full((K - 1,), MASK_TOKEN)
-        tokens = torch.cat([one.tokens[1 : start + 2], masks])
-        fused = one.host.fuse(one.states)[: start + 1]
-        mask = one.host.fuse([state[None] for state in hidden]).expand(K - 1, -1)
-        logits, _ = one.host.rows(tokens, torch.cat([fused, mask]))
-        found = one.reference.draft(start, K, rows)
-        assert found.tokens == one.reference.target_ids[logits[start:].argmax(-1)].tolist()
-        assert found.logits == pytest.approx(logits[start:].amax(-1).tolist(), abs=2e-4)
+        tokens = torch.cat([pair.tokens[1 : start + 2], masks])
+        fused = pair.host.fuse(pair.states)[: start + 1]
+        mask = pair.host.fuse([state[None] for state in hidden]).expand(K - 1, -1)
+        logits, _ = pair.host.rows(tokens, torch.cat([fused, mask]))
+        drafted = pair.reference.draft(start, K, rows)
+        assert drafted.tokens == pair.reference.target_ids[logits[start:].argmax(-1)].tolist()
+        assert drafted.logits == pytest.approx(logits[start:].amax(-1).tolist(), abs=2e-4)

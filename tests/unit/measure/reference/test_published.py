@@ -74,8 +74,8 @@ def test_dflash_reads_its_layers():
 
 def test_what_the_spec_says_otherwise_is_followed(target):
     changed = replace(spec_of("postnorm", norm_output=False), rope=Rope(5e5))
-    found = load_reference(changed, TINY / "postnorm", target)
-    assert (found.norm_output, found.rotary.theta) == (False, 5e5)
+    reference = load_reference(changed, TINY / "postnorm", target)
+    assert (reference.norm_output, reference.rotary.theta) == (False, 5e5)
 
 
 def test_a_map_of_target_ids_is_no_offset(target):
@@ -106,8 +106,8 @@ def test_sections_of_a_stretched_rope(tmp_path, family, dropped):
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
     layers = draft.config.get(LAYER, draft.config)
     layers["rope_parameters"] = yarn | {"rope_theta": 1e4, "mrope_section": [4, 2, 2]}
-    found = unsupported_reason(inspect(draft, tmp_path).spec, tmp_path)
-    assert (found is None) == dropped, found
+    reason = unsupported_reason(inspect(draft, tmp_path).spec, tmp_path)
+    assert (reason is None) == dropped, reason
 
 
 def loaded(draft: Draft, folder: Path, **options):
@@ -176,6 +176,6 @@ def test_dflash_with_a_vocabulary_of_its_own(tmp_path):
     reference = loaded(draft, tmp_path)
     states = [torch.randn(6, 64) for _ in range(3)]
     rows = reference.true_rows([1, 2, 3, 4, 5, 6], states)
-    found = reference.draft(3, 4, rows).tokens
+    tokens = reference.draft(3, 4, rows).tokens
     rows_of_head = reference.logits(rows[1][:4], 5, 4).argmax(-1)
-    assert found == kept[rows_of_head].tolist()
+    assert tokens == kept[rows_of_head].tolist()

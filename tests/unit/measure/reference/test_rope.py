@@ -72,16 +72,16 @@ def test_a_part_of_each_head(place):
 
 def test_neighbouring_channels():
     rotary = Rotary(THETA, pairs=True)
-    found = rotary(queries(), torch.arange(ROWS)[:, None, None])
+    rotated = rotary(queries(), torch.arange(ROWS)[:, None, None])
     torch.testing.assert_close(
-        found, of_vllm({"rope_type": "default"}, is_neox_style=False), atol=2e-5, rtol=0
+        rotated, of_vllm({"rope_type": "default"}, is_neox_style=False), atol=2e-5, rtol=0
     )
 
 
 def test_the_longest_position_stands_in_for_the_original_length():
     block = {name: value for name, value in YARN.items() if name != ORIGINAL}
-    found = mine({"rope_theta": THETA, "rope_scaling": block, "max_position_embeddings": 32})
-    assert torch.equal(found, mine({"rope_theta": THETA, "rope_scaling": YARN}))
+    rotated = mine({"rope_theta": THETA, "rope_scaling": block, "max_position_embeddings": 32})
+    assert torch.equal(rotated, mine({"rope_theta": THETA, "rope_scaling": YARN}))
 
 
 @pytest.mark.parametrize(

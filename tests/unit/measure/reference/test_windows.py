@@ -23,8 +23,8 @@ def seen_by(dflash, context: torch.Tensor) -> list[list[int]]:
         changed = context.clone()
         changed[position] *= -3
         differs = (dflash.block(changed, 5, 1) - plain).abs().amax(-1) > 1e-6
-        for row, found in zip(rows, differs, strict=True):
-            if found:
+        for row, seen in zip(rows, differs, strict=True):
+            if seen:
                 row.append(position)
     return rows
 

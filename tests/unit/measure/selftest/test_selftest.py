@@ -51,28 +51,28 @@ def test_all_published_shapes_are_checked():
 
 
 def test_a_machine_where_all_is_right(invoke):
-    status, printed, found = invoke()
-    assert status == found["exit_code"] == 0
+    status, printed, doc = invoke()
+    assert status == doc["exit_code"] == 0
     assert "All 2 checks passed." in printed
     assert "left out: step times and CUDA graphs: there is no GPU here" in printed
-    assert found["device"]["type"] == "cpu"
-    assert {"vllm", "torch", "vllm-eagle-ext"} <= set(found["versions"])
-    assert [check["case"] for check in found["checks"]] == [
+    assert doc["device"]["type"] == "cpu"
+    assert {"vllm", "torch", "vllm-eagle-ext"} <= set(doc["versions"])
+    assert [check["case"] for check in doc["checks"]] == [
         "Qwen3.6-27B, TP 8, K 3, float32 state",
         "Qwen3.6-35B-A3B, TP 8, K 7, bfloat16 state",
     ]
-    assert found["times"] == []  # of a CPU none is told as if it were a GPU's
-    assert not re.search(r"/(home|root|tmp|usr|work)\b", json.dumps(found))
+    assert doc["times"] == []  # of a CPU none is told as if it were a GPU's
+    assert not re.search(r"/(home|root|tmp|usr|work)\b", json.dumps(doc))
 
 
 @pytest.mark.promise("`selftest` fails where kernels are wrong")
 def test_a_machine_where_something_is_wrong(invoke, monkeypatch):
     breakage.apply("other beta", monkeypatch.setattr)
-    status, printed, found = invoke()
-    assert status == found["exit_code"] == 1
+    status, printed, doc = invoke()
+    assert status == doc["exit_code"] == 1
     assert "FAILED Qwen3.6-27B, TP 8, K 3, float32 state: sequential kernels" in printed
     assert "values differ, by up to" in printed
-    wrong = found["checks"][0]
+    wrong = doc["checks"][0]
     assert not wrong["ok"]
     (states,) = wrong["parts"]
     assert states["name"] == "states"
@@ -87,20 +87,20 @@ def test_a_device_that_is_lost_ends_it(invoke, monkeypatch):
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(cpu, "verify", fail)
-    status, printed, found = invoke()
+    status, printed, doc = invoke()
     assert status == 1
-    (check,) = found["checks"]
+    (check,) = doc["checks"]
     assert check["error"].endswith("illegal memory access was encountered, in verify")
-    assert any(text.startswith("all after Qwen3.6-27B, TP 8, K 3") for text in found["left_out"])
+    assert any(text.startswith("all after Qwen3.6-27B, TP 8, K 3") for text in doc["left_out"])
     assert "1 of 1 checks FAILED" in printed
 
 
 def test_a_time_that_cannot_be_taken_is_left_out():
     (kernels,), _ = run._kernels_here()
-    found = SelfTest(device={"name": "a CPU"}, versions={}, quick=True)
-    run._time_kernels(found, [kernels], quick=True, watch=lambda *_: None)
-    assert found.times == []
-    assert [text.partition(":")[0] for text in found.left_out] == [
+    result = SelfTest(device={"name": "a CPU"}, versions={}, quick=True)
+    run._time_kernels(result, [kernels], quick=True, watch=lambda *_: None)
+    assert result.times == []
+    assert [text.partition(":")[0] for text in result.left_out] == [
         f"times of K {k}, {batch} requests and states in {state}"
         for state in ("float32", "bfloat16")
         for k in run.TIMED_KS

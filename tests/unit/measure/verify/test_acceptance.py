@@ -28,7 +28,7 @@ def answer(steps: list[int], prompt: int = 4) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("steps", "found"),
+    ("steps", "drafted"),
     [
         ([1, 4, 1, 2, 2], [(3, 3), (7, 0), (8, 1)]),  # the last step's drafts reach beyond the text
         ([1], []),
@@ -38,19 +38,19 @@ def answer(steps: list[int], prompt: int = 4) -> Answer:
     ],
     ids=str,
 )
-def test_steps_are_walked_from_row_to_row(steps, found):
+def test_steps_are_walked_from_row_to_row(steps, drafted):
     """Row P predicts the token at P + 2: the first draft starts at the prompt's last row."""
-    assert list(drafted_steps([9] * 4, answer(steps), K)) == found
+    assert list(drafted_steps([9] * 4, answer(steps), K)) == drafted
 
 
 def paired(engine: float, reference: float, *, count: int = 300, alike: float = 1.0) -> Paired:
     """Geometric acceptance; `alike` is the share of steps that are drawn together."""
-    choose, found = random.Random(1), Paired(K)
+    choose, pairs = random.Random(1), Paired(K)
     for _ in range(count):
         draws = [choose.random() for _ in range(K)]
         own = draws if choose.random() < alike else [choose.random() for _ in range(K)]
-        found.add(length(draws, engine), length(own, reference))
-    return found
+        pairs.add(length(draws, engine), length(own, reference))
+    return pairs
 
 
 def length(draws: list[float], rate: float) -> int:
@@ -58,14 +58,14 @@ def length(draws: list[float], rate: float) -> int:
 
 
 def test_rates():
-    found = Paired(2)
+    pairs = Paired(2)
     for engine, reference in [(2, 2), (1, 0), (0, 0), (2, 1)]:
-        found.add(engine, reference)
-    assert found.engine == [0.75, 0.5]
-    assert found.reference == [0.5, 0.25]
-    assert found.differences == [0.25, 0.25]
+        pairs.add(engine, reference)
+    assert pairs.engine == [0.75, 0.5]
+    assert pairs.reference == [0.5, 0.25]
+    assert pairs.differences == [0.25, 0.25]
     # Differences 0, 1, 0, 0: their mean's standard error is sqrt(3/16 / 4).
-    assert found.bounds[0] == pytest.approx(4 * (3 / 64) ** 0.5)
+    assert pairs.bounds[0] == pytest.approx(4 * (3 / 64) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_drafts_are_compared(engine, reference, alike, verdict):
 @pytest.mark.parametrize(("share", "expected"), [(0.0, "passed"), (0.02, "passed"), (0.08, "warning")])
 def test_other_tokens_of_equal_worth_are_a_warning(share, expected):
     """Drafts from other aux layers may be accepted as often, for other tokens."""
-    found = Paired(K)
+    pairs = Paired(K)
     for number in range(400):
         parts = number < share * 400
-        found.add(1 + parts * (number % 2), 1 + parts * (1 - number % 2), clear=True)
-    check = judge_reference(found, ["aux_layers"])
+        pairs.add(1 + parts * (number % 2), 1 + parts * (1 - number % 2), clear=True)
+    check = judge_reference(pairs, ["aux_layers"])
     assert check.verdict.value == expected
     assert ("drafts other tokens" in " ".join(check.details)) == (expected == "warning")
-    assert f"{found.clear} diverge where" in check.said
+    assert f"{pairs.clear} diverge where" in check.said
 
 
 def test_few_drafts_say_nothing():
@@ -108,17 +108,17 @@ def test_an_engine_that_accepts_more_with_options_is_a_warning(engine, reference
     """The options may be right and the file, which the reference reads, wrong."""
     check = judge_reference(paired(engine, reference), ["norm_output"])
     assert check.verdict.value == expected
-    told = " ".join(check.details)
-    assert "without norm_output" in told
-    assert ("the file wrong" in told) == (expected == "warning")
+    text = " ".join(check.details)
+    assert "without norm_output" in text
+    assert ("the file wrong" in text) == (expected == "warning")
 
 
 def test_one_position_that_accepts_less_fails():
-    found = Paired(K)
+    pairs = Paired(K)
     for number in range(400):  # more drafts of one token, fewer of three
-        found.add(1 if number < 300 else 0, K if number < 100 else 0)
-    assert found.differences == [0.5, -0.25, -0.25]
-    assert judge_reference(found, ["norm_output"]).verdict is Verdict.FAILED
+        pairs.add(1 if number < 300 else 0, K if number < 100 else 0)
+    assert pairs.differences == [0.5, -0.25, -0.25]
+    assert judge_reference(pairs, ["norm_output"]).verdict is Verdict.FAILED
 
 
 def measured(rates: list[float], drafts: int = 200) -> Measured:
@@ -225,7 +225,7 @@ def test_steps_without_drafts_are_noticed():
 def test_requests_and_categories_are_told_apart():
     """Of three requests one accepts nothing, one two of each three, one all."""
     counted = ([20, 0, 0, 0], [0, 0, 20, 0], [0, 0, 0, 20])
-    answers = [replace(answer([1]), histogram=one) for one in counted]
+    answers = [replace(answer([1]), histogram=hist) for hist in counted]
     check = judge_worth(Measured(1.0, answers), ["code", "text", "text"])
     assert check.figures["requests_by_length"] == {"1-2": 1, "2-3": 0, "3-4": 2}
     assert check.figures["length_by_category"] == {"code": 1.0, "text": 3.5}

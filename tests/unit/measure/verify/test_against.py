@@ -67,10 +67,10 @@ def rightly():
 
 
 def test_the_same_draft_passes(rightly):
-    found = check(request(), rightly)
-    assert found.verdict.value == "passed"
-    assert found.figures["engine"] == found.figures["reference"]
-    assert found.figures["drafts"] > 60
+    judged = check(request(), rightly)
+    assert judged.verdict.value == "passed"
+    assert judged.figures["engine"] == judged.figures["reference"]
+    assert judged.figures["drafts"] > 60
 
 
 def listed_otherwise(folder: Path, place: str, key: str) -> VerifyRequest:
@@ -96,17 +96,17 @@ def test_ids_listed_otherwise_pass(tmp_path, place, key):
     asked = listed_otherwise(tmp_path / "draft", place, key)
     with torch.inference_mode():
         served = serve(request("native"))
-    found = check(asked, served)
-    assert found.verdict.value == "passed"
-    assert found.figures["engine"] == found.figures["reference"]
+    judged = check(asked, served)
+    assert judged.verdict.value == "passed"
+    assert judged.figures["engine"] == judged.figures["reference"]
 
 
 def test_what_is_not_computed_is_not_applicable(tmp_path, rightly):
     config = json.loads((TINY / "postnorm/config.json").read_text())
     tensors = load_file(TINY / "postnorm/model.safetensors")
     write_draft(tmp_path, config | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, tensors)
-    found = check(request(tmp_path), rightly)
-    assert (found.verdict.value, found.said) == (
+    judged = check(request(tmp_path), rightly)
+    assert (judged.verdict.value, judged.said) == (
         "not applicable", "the reference has no rope of the kind 'dynamic'",
     )  # fmt: skip
 
@@ -115,26 +115,26 @@ def test_another_feedback_fails():
     asked = request(norm_output=False)
     with torch.inference_mode():
         served = serve(asked)
-    found = check(asked, served)
-    assert found.verdict.value == "FAILED"
-    assert "without norm_output" in " ".join(found.details)
+    judged = check(asked, served)
+    assert judged.verdict.value == "FAILED"
+    assert "without norm_output" in " ".join(judged.details)
 
 
 def test_steps_that_are_off_by_one_token_fail(rightly):
-    answers = [replace(one, tokens=[7, *one.tokens[:-1]]) for one in rightly.answers]
+    answers = [replace(a, tokens=[7, *a.tokens[:-1]]) for a in rightly.answers]
     assert check(request(), replace(rightly, answers=answers)).verdict.value == "FAILED"
 
 
 def test_left_out(rightly):
-    found = check(replace(request(), reference=False), rightly)
-    assert (found.verdict.value, found.said) == ("not applicable", "left out by --no-reference")
+    judged = check(replace(request(), reference=False), rightly)
+    assert (judged.verdict.value, judged.said) == ("not applicable", "left out by --no-reference")
 
 
 def test_large_targets_are_asked_for(rightly, monkeypatch):
     monkeypatch.setattr(acceptance, "LARGEST_GIB", 0)
-    found = check(request(), rightly)
-    assert found.verdict.value == "not applicable"
-    assert "--reference" in found.said
+    judged = check(request(), rightly)
+    assert judged.verdict.value == "not applicable"
+    assert "--reference" in judged.said
     assert check(replace(request(), reference=True), rightly).verdict.value == "passed"
 
 
@@ -163,10 +163,10 @@ def test_what_goes_wrong_is_no_end(rightly, monkeypatch, name):
     ],
 )
 def test_another_target_than_the_references(engine, named):
-    found = acceptance._unsupported_reason(
+    reason = acceptance._unsupported_reason(
         replace(request(), engine=engine), run_check(request().check).inspection.spec
     )
-    assert found is None if named is None else f"without {named} of --engine" in found
+    assert reason is None if named is None else f"without {named} of --engine" in reason
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,6 @@ def test_bytes_of_the_target(files, size):
 
 
 def test_steps_without_drafts(rightly):
-    halved = [replace(one, histogram=[]) if n % 2 else one for n, one in enumerate(rightly.answers)]
-    found = check(request(), replace(rightly, answers=halved))
-    assert found.verdict.value == "not applicable"
+    halved = [replace(a, histogram=[]) if n % 2 else a for n, a in enumerate(rightly.answers)]
+    judged = check(request(), replace(rightly, answers=halved))
+    assert judged.verdict.value == "not applicable"

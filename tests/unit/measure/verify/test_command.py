@@ -22,24 +22,24 @@ from vllm_eagle_ext.measure.verify.table import Logs
 
 def asked(*arguments: str, monkeypatch):
     """The request of a command line."""
-    found = []
+    requests = []
 
     def run_verify(request, *_):
-        found.append(request)
+        requests.append(request)
         return VerifyReport("d", "t", request.k, ())
 
     monkeypatch.setattr(run, "run_verify", run_verify)
     given = [str(TINY / "postnorm"), "--target", str(TINY / "target"), "--json"]
     result = CliRunner().invoke(app, ["verify", *given, *arguments])
     assert result.exit_code == 0, result.output
-    return found[0]
+    return requests[0]
 
 
 def test_quick(monkeypatch):
     """All that is typed wins over it."""
-    one = asked("--quick", monkeypatch=monkeypatch)
-    assert (len(one.prompts.ids), one.max_tokens, one.samples) == (6, 48, 300)
-    assert one.engine["enforce_eager"] is True
+    quick = asked("--quick", monkeypatch=monkeypatch)
+    assert (len(quick.prompts.ids), quick.max_tokens, quick.samples) == (6, 48, 300)
+    assert quick.engine["enforce_eager"] is True
     typed = ["--num-prompts", "3", "--max-tokens", "64", "--engine", '{"enforce_eager": false}']
     other = asked("--quick", *typed, monkeypatch=monkeypatch)
     assert (len(other.prompts.ids), other.max_tokens, other.samples) == (3, 64, 300)
@@ -91,20 +91,20 @@ def verify(*arguments: str):
 @pytest.fixture
 def report(monkeypatch):
     """What the engines are said to have found."""
-    found = SimpleNamespace(passed=True, calls=0)
+    fake = SimpleNamespace(passed=True, calls=0)
 
     def run_verify(request, folder, _stage):
-        found.calls += 1
+        fake.calls += 1
         (folder / "log").write_text("x")
-        one = not_applicable("one", "why")
+        check = not_applicable("one", "why")
         checks = (
-            one,
-            replace(one, name="two", verdict=Verdict.PASSED if found.passed else Verdict.FAILED),
+            check,
+            replace(check, name="two", verdict=Verdict.PASSED if fake.passed else Verdict.FAILED),
         )
         return VerifyReport("draft", "target", request.k, checks, {})
 
     monkeypatch.setattr(run, "run_verify", run_verify)
-    return found
+    return fake
 
 
 @pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 1)])
@@ -135,7 +135,7 @@ def test_what_was_found_is_printed_before_it_is_written(tmp_path, monkeypatch):
     assert "disk full" in result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda sig: sig.name)
 def test_a_signal_ends_it_as_ctrl_c(monkeypatch, number):
     def run_verify(_request, folder, _stage):
         (folder / "log").write_text("x")
@@ -146,8 +146,8 @@ def test_a_signal_ends_it_as_ctrl_c(monkeypatch, number):
     try:
         result = verify()
     finally:
-        for one in (signal.SIGTERM, signal.SIGHUP):  # ignored from then on, as a process that ends
-            signal.signal(one, signal.SIG_DFL)
+        for sig in (signal.SIGTERM, signal.SIGHUP):  # ignored from then on, as a process that ends
+            signal.signal(sig, signal.SIG_DFL)
     assert result.exit_code == 2
     assert json.loads(result.stdout)["error"] == "Interrupted."
     assert "The engines' logs: " in result.stderr

@@ -127,9 +127,9 @@ def test_contexts_are_the_most_open_ones():
             for context in contexts
         ]
 
-    found = open_contexts([[0], [1], [2]], [[5] * 9] * 3, ask)
-    assert sorted(context[0] for context in found) == [0, 2]
-    assert [2, 5, 5, 5] in found
+    chosen = open_contexts([[0], [1], [2]], [[5] * 9] * 3, ask)
+    assert sorted(context[0] for context in chosen) == [0, 2]
+    assert [2, 5, 5, 5] in chosen
 
 
 def test_one_prompt_gives_one_context():

@@ -170,13 +170,13 @@ def test_both_readings_are_measured(engines):
     given = ["--num-prompts", "20", "-k", "2", "--eagle-ext", '{"aux_layers": "output"}']
     result = CliRunner().invoke(app, ["verify", str(ROOT / "examples/tiny/postnorm"), *FED, *given])
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert (found["option"], found["winner"]) == ("norm_output", True)
-    assert [row["value"] for row in found["measured"]] == [True, False]
+    doc = json.loads(result.stdout)
+    assert (doc["option"], doc["winner"]) == ("norm_output", True)
+    assert [row["value"] for row in doc["measured"]] == [True, False]
     names, options, _ = zip(*engines, strict=True)
     assert names == ("the engine with norm_output true", "the engine with norm_output false")
-    assert [one["norm_output"] for one in options] == [True, False]
-    assert all(one["aux_layers"] == "output" for one in options)
+    assert [ext["norm_output"] for ext in options] == [True, False]
+    assert all(ext["aux_layers"] == "output" for ext in options)
 
 
 @pytest.mark.parametrize(

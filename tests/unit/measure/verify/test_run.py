@@ -33,18 +33,18 @@ def request(draft: str = "postnorm", target: str = "target", **options) -> Verif
 @pytest.fixture
 def engines(monkeypatch):
     """By the name of the engine; `started` lists what was started, with its arguments."""
-    found = {"started": [], "the engine with the draft": ToyEngine()}
+    toys = {"started": [], "the engine with the draft": ToyEngine()}
 
     def start(name, arguments, log, _stage, *, plugin=True):
-        found["started"].append((name, arguments, plugin))
+        toys["started"].append((name, arguments, plugin))
         log.write_text("INFO started\n")
-        engine = found.setdefault(name, ToyEngine())
+        engine = toys.setdefault(name, ToyEngine())
         if isinstance(engine, Exception):
             raise engine
         return engine
 
     monkeypatch.setattr(run, "start", start)
-    return found
+    return toys
 
 
 def verdicts(report) -> dict[str, str]:
@@ -182,10 +182,10 @@ def test_what_a_refused_draft_needs_is_said(engines, tmp_path):
     print_verification(run.run_verify(request("dflash"), tmp_path, stage), shown)
     text = shown.export_text()
     problem = run_check(request("dflash").check).inspection.causes[0].problem
-    found = " ".join(text.split())
-    assert problem.allowed in found
-    assert f"to do: {problem.remedy}" in found
-    assert "and 4 further errors follow from it" in found
+    line = " ".join(text.split())
+    assert problem.allowed in line
+    assert f"to do: {problem.remedy}" in line
+    assert "and 4 further errors follow from it" in line
 
 
 def test_a_tie_bound_by_dtype():

@@ -32,7 +32,7 @@ PROMPTS = [[10], [11, 12], [13]]
     ids=["another token", "an early end"],
 )
 def test_divergences_are_the_first_difference(theirs, divergence):
-    assert [(one.prompt, one.at, one.tokens) for one in divergences(MINE, theirs)] == [divergence]
+    assert [(d.prompt, d.at, d.tokens) for d in divergences(MINE, theirs)] == [divergence]
 
 
 def test_gaps_are_asked_after_the_common_prefix():
@@ -42,9 +42,9 @@ def test_gaps_are_asked_after_the_common_prefix():
         asked.extend(contexts)
         return [{5: -0.7, 9: -0.75}]
 
-    found = with_gaps([Divergence(1, 1, (5, 9))], PROMPTS, MINE, ask)
+    diverged = with_gaps([Divergence(1, 1, (5, 9))], PROMPTS, MINE, ask)
     assert asked == [[11, 12, 4]]
-    assert found[0].gap == pytest.approx(0.05)
+    assert diverged[0].gap == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_gaps_are_asked_after_the_common_prefix():
     ],
 )
 def test_gap(tokens, row, gap):
-    found = with_gaps([Divergence(0, 0, tokens)], PROMPTS, MINE, lambda _: [row])
-    assert found[0].gap == pytest.approx(gap)
+    diverged = with_gaps([Divergence(0, 0, tokens)], PROMPTS, MINE, lambda _: [row])
+    assert diverged[0].gap == pytest.approx(gap)
 
 
 def judged(*gaps, bound=0.1):
-    found = [Divergence(number, 1, (5, 9), gap) for number, gap in enumerate(gaps)]
-    return judge_texts("greedy texts", found, MINE, bound=bound)
+    diverged = [Divergence(number, 1, (5, 9), gap) for number, gap in enumerate(gaps)]
+    return judge_texts("greedy texts", diverged, MINE, bound=bound)
 
 
 def test_equal_texts_pass():
@@ -100,8 +100,8 @@ def measured(accepted: int = 12) -> Measured:
 
 
 def judged_states(theirs: Measured, *gaps: float):
-    found = [Divergence(0, 1, (2, 5), gap) for gap in gaps]
-    return judge_states(measured(), theirs, found, served="replay", bound=0.1)
+    diverged = [Divergence(0, 1, (2, 5), gap) for gap in gaps]
+    return judge_states(measured(), theirs, diverged, served="replay", bound=0.1)
 
 
 def test_states_equal_to_the_bit():

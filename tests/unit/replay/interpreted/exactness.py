@@ -50,16 +50,16 @@ def rms(values: list[float]) -> float:
     return (sum(value * value for value in values) / len(values)) ** 0.5
 
 
-def joined(found: Sequence[Compared]) -> Compared:
+def joined(errors: Sequence[Compared]) -> Compared:
     return Compared(*(
-        Errors(*(sum((list(getattr(c[side], part)) for c in found), []) for part in Errors._fields))
+        Errors(*(sum((list(getattr(c[side], part)) for c in errors), []) for part in Errors._fields))
         for side in (0, 1)
     ))  # fmt: skip
 
 
-def relative(found: torch.Tensor, exact: torch.Tensor) -> list[float]:
+def relative(actual: torch.Tensor, exact: torch.Tensor) -> list[float]:
     """Of each head [HV, ..]. NaN counts as infinite."""
-    apart = (found.double() - exact).flatten(1).norm(dim=1)
+    apart = (actual.double() - exact).flatten(1).norm(dim=1)
     ratio = apart / exact.flatten(1).norm(dim=1).clamp(min=1e-30)
     return ratio.nan_to_num(nan=float("inf")).tolist()
 
@@ -74,16 +74,16 @@ class Exact:
         """Outputs per request [T, HV, DV]; afterwards the states are those after so many rows."""
         starts, outputs = step.batch.starts.tolist(), []
         for request, length in enumerate(lengths):
-            state, found = self.states[request], []
+            state, outs = self.states[request], []
             for i in range(step.counts[request]):
                 row = Rows(*(tensor[starts[request] + i] for tensor in step.rows))
                 state = reference._reference_step(state, row, step.gating)
                 query = reference._unit(row.query.double()) * row.query.shape[-1] ** -0.5
                 query = query.repeat_interleave(state.shape[0] // len(query), 0)
-                found.append((state * query[:, None]).sum(-1))
+                outs.append((state * query[:, None]).sum(-1))
                 if i + 1 == length:
                     self.states[request] = state
-            outputs.append(torch.stack(found) if found else torch.empty(0))
+            outputs.append(torch.stack(outs) if outs else torch.empty(0))
         return outputs
 
 
@@ -110,16 +110,16 @@ class Chain:
         theirs = self.scheme.step(step.rows, step.gating, step.batch.starts)
         their_states = self.scheme.accept([max(length, 1) for length in lengths])
         exact, starts = self.exact.step(step, lengths), step.batch.starts.tolist()
-        found = []
+        errors = []
         for i in step.active:
             rows = slice(starts[i], starts[i + 1])
             state, block = self.exact.states[i], int(step.batch.state_blocks[i])
             pairs = ((out[rows], step.cache.state[block]), (theirs[rows], their_states[i]))
-            found.append(Compared(*(
+            errors.append(Compared(*(
                 Errors(relative(o.transpose(0, 1), exact[i].transpose(0, 1)), relative(s, state))
                 for o, s in pairs
             )))  # fmt: skip
-        return joined(found)
+        return joined(errors)
 
 
 def compare(
@@ -130,12 +130,12 @@ def compare(
     change: Callable[[Case], None] = lambda step: None,
 ) -> Compared:
     """One step, of which so many rows are committed; several times, with other numbers."""
-    found = []
+    runs = []
     for seed in range(seeds):
         step = case(shape, counts, seed)
         change(step)
-        found.append(Chain(step).run(lengths))
-    return joined(found)
+        runs.append(Chain(step).run(lengths))
+    return joined(runs)
 
 
 def compare_chain(
@@ -146,12 +146,12 @@ def compare_chain(
     step = case(shape, [shape.T] * requests)
     if gating is not None:
         step.gating = gating
-    chain, seen, found = Chain(step), set(), []
+    chain, seen, runs = Chain(step), set(), []
     for number in range(steps):
         step.counts = [pick.randint(1, shape.T) for _ in range(requests)]
         lengths = [pick.randint(1, count) for count in step.counts]
         starts = torch.tensor([0, *step.counts]).cumsum(0).to(torch.int32).to(step.whole.device)
         step.rows, step.batch = rows(shape, sum(step.counts), number), step.batch._replace(starts=starts)
-        found.append(chain.run(lengths))
+        runs.append(chain.run(lengths))
         seen |= set(lengths)
-    return joined(found[-last:]), seen
+    return joined(runs[-last:]), seen

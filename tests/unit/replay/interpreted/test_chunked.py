@@ -159,8 +159,8 @@ def test_large_and_small_states():
 
 def test_a_chain_of_steps():
     shape = Shape(T=16, **SMALL)
-    found, seen = compare_chain(shape, requests=1, steps=12)
-    found.check(shape)
+    errors, seen = compare_chain(shape, requests=1, steps=12)
+    errors.check(shape)
     assert len(seen) > 5
 
 
@@ -171,9 +171,9 @@ def test_a_chain_of_steps():
 def test_a_chain_of_256_steps(T, state, A_log):
     shape = Shape(T=T, H=1, HV=2, DK=64, DV=16, state=state)
     gating = Gating(torch.full((2,), A_log), torch.zeros(2).bfloat16()) if A_log else None
-    found, _ = compare_chain(shape, requests=1, steps=256, gating=gating)
-    print(f"\n{found}")
-    found.check(shape)
+    errors, _ = compare_chain(shape, requests=1, steps=256, gating=gating)
+    print(f"\n{errors}")
+    errors.check(shape)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ class TestControls:
 
     SHAPE = Shape(T=16, **SMALL)
 
-    def found(self, monkeypatch, **changed):
+    def errors(self, monkeypatch, **changed):
         parts = {name: getattr(chunked, name) for name in ("verify", "plan", "Commit")}
         monkeypatch.setattr(exactness, "ops", SimpleNamespace(**parts | changed))
         return compare(self.SHAPE, [16], [9], 3)
@@ -200,9 +200,9 @@ class TestControls:
             chunked.plan(*args)
             args[-1].rows_to_commit.sub_(1)
 
-        found = self.found(monkeypatch, plan=plan)
-        assert found.ratio("states", torch.float32) > 1e3
-        assert found.ratio("outputs", torch.bfloat16) <= FACTOR
+        errors = self.errors(monkeypatch, plan=plan)
+        assert errors.ratio("states", torch.float32) > 1e3
+        assert errors.ratio("outputs", torch.bfloat16) <= FACTOR
 
     def test_a_state_of_two_bf16_parts(self, monkeypatch):
         """As if the third part of the state were missing from the products."""
@@ -212,8 +212,8 @@ class TestControls:
             bits = cache.state.view(torch.int32)
             bits.bitwise_and_(-(1 << 8))
 
-        found = self.found(monkeypatch, verify=verify)
-        assert found.ratio("states", torch.float32) > FACTOR
+        errors = self.errors(monkeypatch, verify=verify)
+        assert errors.ratio("states", torch.float32) > FACTOR
 
     def test_outputs_of_another_gate(self, monkeypatch):
         def verify(rows, gating, cache, batch, out):
@@ -221,5 +221,5 @@ class TestControls:
             chunked.verify(rows, gating, cache, batch, out)
             gating.A_log.sub_(0.2)
 
-        found = self.found(monkeypatch, verify=verify)
-        assert found.ratio("outputs", torch.bfloat16) > FACTOR
+        errors = self.errors(monkeypatch, verify=verify)
+        assert errors.ratio("outputs", torch.bfloat16) > FACTOR

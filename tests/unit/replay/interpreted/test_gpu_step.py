@@ -83,9 +83,9 @@ class Batches:
         return out
 
 
-def assert_equal(got, want) -> None:
-    torch.testing.assert_close(got.state_cache.state, want.state_cache.state, rtol=1e-4, atol=1e-5)
-    assert torch.equal(got.state_cache.conv, want.state_cache.conv)
+def assert_equal(mine, want) -> None:
+    torch.testing.assert_close(mine.state_cache.state, want.state_cache.state, rtol=1e-4, atol=1e-5)
+    assert torch.equal(mine.state_cache.conv, want.state_cache.conv)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
     ops = GpuOps()
     if DEVICE == "cpu":  # without a device vLLM's own kernel, which the warm-up calls, is no kernel
         monkeypatch.setattr(recoverssm, "_postprocess_recoverssm_align_kernel", mock.MagicMock())
-    got, want, batches = layers(kernels), layers(kernels), Batches(aligned=aligned, mixed=mixed)
+    mine, want, batches = layers(kernels), layers(kernels), Batches(aligned=aligned, mixed=mixed)
     groups = CacheGroups(len(GROUPS), 8, torch.device(DEVICE), ops)
     for names in GROUPS:
         groups.join(list(names))
     commit = GroupsCommit(groups, SimpleNamespace(
-        compilation_config=SimpleNamespace(static_forward_context=got),
+        compilation_config=SimpleNamespace(static_forward_context=mine),
         scheduler_config=SimpleNamespace(max_num_seqs=8),
     ))  # fmt: skip
     for number, computed in enumerate(COMPUTED):
@@ -121,11 +121,11 @@ def test_steps_of_three_cache_groups(monkeypatch, aligned, mixed, kernels):
             for name in names:
                 step_rows = rows(SHAPE, 9, seed=100 * number + int(group))
                 out = torch.full_like(step_rows.value, float("nan"))
-                layer = got[name]
+                layer = mine[name]
                 kernels.verify(step_rows, layer.gating, layer.state_cache, steps[group].batch, out)
                 expected = batches.by_the_reference(want[name], group, step_rows, computed)
                 torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
         commit(first, batches.sampled)
-        for name, layer in got.items():
+        for name, layer in mine.items():
             assert_equal(layer, want[name])
         batches.tables = tuple(table.clone() for table in batches.tables)  # they stand elsewhere now

@@ -30,8 +30,8 @@ def test_a_sum_is_cut_and_not_rounded():
 def test_a_chain_with_sums_that_are_cut(monkeypatch, T):
     truncate(monkeypatch)
     shape = Shape(T=T, H=1, HV=2, DK=128, DV=16)
-    found, _ = compare_chain(shape, requests=1, steps=6, last=6)
-    found.check(shape)
+    errors, _ = compare_chain(shape, requests=1, steps=6, last=6)
+    errors.check(shape)
 
 
 @pytest.mark.long
@@ -40,9 +40,9 @@ def test_a_chain_with_sums_that_are_cut(monkeypatch, T):
 def test_a_chain_of_256_steps_with_sums_that_are_cut(monkeypatch, T, gating):
     truncate(monkeypatch)
     shape = Shape(T=T, H=1, HV=2, DK=128, DV=16)
-    found, _ = compare_chain(shape, requests=1, steps=256, gating=gating, last=64)
-    print(f"\n{found.ratio('outputs', shape.model):.3f} {found.ratio('states', shape.state):.3f}")
-    found.check(shape)
+    errors, _ = compare_chain(shape, requests=1, steps=256, gating=gating, last=64)
+    print(f"\n{errors.ratio('outputs', shape.model):.3f} {errors.ratio('states', shape.state):.3f}")
+    errors.check(shape)
 
 
 @pytest.mark.full
@@ -50,5 +50,5 @@ def test_what_rows_write_would_suffer_on_tensor_cores(monkeypatch):
     """Control: the sums that a commit adds to a state, as tensor cores would form them."""
     truncate(monkeypatch)
     monkeypatch.setattr(kernels, "dot_rounded", math.dot_fp32)
-    found, _ = compare_chain(Shape(T=16, H=1, HV=2, DK=128, DV=16), requests=1, steps=6, last=6)
-    assert found.ratio("states", torch.float32) > FACTOR
+    errors, _ = compare_chain(Shape(T=16, H=1, HV=2, DK=128, DV=16), requests=1, steps=6, last=6)
+    assert errors.ratio("states", torch.float32) > FACTOR

@@ -79,8 +79,8 @@ class Launches:
 
     def __getitem__(self, grid: Any) -> Any:
         def launch(*args: Any, **constants: Any) -> None:
-            found = grid(constants) if callable(grid) else grid
-            self._into.append((found, [*map(seen, args)], constants))
+            dims = grid(constants) if callable(grid) else grid
+            self._into.append((dims, [*map(seen, args)], constants))
 
         return launch
 

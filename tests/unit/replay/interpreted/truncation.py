@@ -50,10 +50,10 @@ def truncating_dot(
 
     def dot(x: tl.tensor, y: tl.tensor, sums: tl.tensor) -> tl.tensor:
         operands = (x.to(tl.float32), y.to(tl.float32), sums)
-        found = truncated_sums(
+        total = truncated_sums(
             *(operand.handle.data for operand in operands), terms=terms, guard_bits=guard_bits
         )
-        return tl.tensor(TensorHandle(found, tl.float32), sums.type)
+        return tl.tensor(TensorHandle(total, tl.float32), sums.type)
 
     return dot
 

@@ -79,13 +79,13 @@ def test_all_ranks_refuse_if_one_of_them_has_lost_its_device(monkeypatch):
     assert mine.ok
     theirs = replace(mine, error="a fault", device_lost=True)
 
-    def gather(found, own, group):
-        found[:] = [own, [theirs]]
+    def gather(checks, own, group):
+        checks[:] = [own, [theirs]]
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    found = at_start.on_all_ranks([mine], SimpleNamespace(world_size=2, cpu_group=None))
-    assert [check.device_lost for check in found] == [False, True]
-    assert str(found[1]) == f"rank 1: k kernels, {SMALL}: failed with a fault"
+    checks = at_start.on_all_ranks([mine], SimpleNamespace(world_size=2, cpu_group=None))
+    assert [check.device_lost for check in checks] == [False, True]
+    assert str(checks[1]) == f"rank 1: k kernels, {SMALL}: failed with a fault"
 
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

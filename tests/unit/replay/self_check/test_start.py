@@ -36,19 +36,19 @@ def ranks(tmp_path_factory):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         started.append((process, result))
-    found = []
+    facts = []
     for process, result in started:
         printed, _ = process.communicate(timeout=400)
         assert process.returncode == 0, printed[-6000:]
-        found.append(json.loads(result.read_text()))
-    return found
+        facts.append(json.loads(result.read_text()))
+    return facts
 
 
 def test_a_rank_that_fails_leaves_all_ranks_with_vllms_scheme(ranks):
     """In every respect: the class of target and layers, how they run, their blocks, the class that vLLM
     sizes blocks by, and the key of compiled graphs, which is not replay's."""
-    for found in ranks:
-        left, stock = found["auto"], found["per_token"]
+    for facts in ranks:
+        left, stock = facts["auto"], facts["per_token"]
         assert left["blocks"] == K
         assert left["layers"] == {"QwenGatedDeltaNetAttention": 6}
         assert left["other_graphs"]
@@ -59,7 +59,7 @@ def test_a_rank_that_fails_leaves_all_ranks_with_vllms_scheme(ranks):
 
 
 def test_the_log_says_so_once_and_with_figures(ranks):
-    first, other = (found["auto"]["log"] for found in ranks)
+    first, other = (facts["auto"]["log"] for facts in ranks)
     assert other == []
     (line,) = first
     print(f"\n{line}")
@@ -73,8 +73,8 @@ def test_the_log_says_so_once_and_with_figures(ranks):
 
 
 def test_an_explicit_choice_is_refused_on_all_ranks(ranks):
-    for found in ranks:
-        error = found["replay"]["error"]
+    for facts in ranks:
+        error = facts["replay"]["error"]
         assert error.startswith("HybridStateError: vllm-eagle-ext: self-check of replay's kernels is ")
         assert "rank 1: sequential kernels" in error
         assert "values differ, by up to " in error

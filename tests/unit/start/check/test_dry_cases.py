@@ -27,7 +27,7 @@ def checked(case: StartCase, platform: str) -> tuple[str, list[str], dict[str, s
         final = dry.Final(result, dry.ask_engine(result, warm_child.words_of(others)))
     except EagleExtError as error:
         return "refused", [str(error)], {}
-    errors = [str(found.problem) for found in final.findings if found.severity == Severity.ERROR]
+    errors = [str(f.problem) for f in final.findings if f.severity == Severity.ERROR]
     verdict = final.verdict if final.answer.is_asked else final.answer.why
     return verdict, errors, serve_environment(result)
 

@@ -22,9 +22,9 @@ def test_json_of_a_draft_that_would_be_served(check, draft, target):
     assert (said["draft"], said["target"]) == (str(draft), str(target))
     assert said["spec"]["family"] == "post-norm"
     assert said["spec"]["aux_layers"]["layer_ids"] == [2, 3, 4]
-    found = [(finding["rule"], finding["severity"]) for finding in said["findings"]]
+    fired = [(finding["rule"], finding["severity"]) for finding in said["findings"]]
     # Three aux layers, post-norm: SpecForge may have meant something else by norm_output.
-    assert (said["left_to_vllm"], found) == (False, [("norm_output_is_unambiguous", "warning")])
+    assert (said["left_to_vllm"], fired) == (False, [("norm_output_is_unambiguous", "warning")])
     assert said["command"] == check(draft).stdout.splitlines()[-1]
 
 
@@ -61,7 +61,7 @@ def test_json_of_a_draft_without_a_spec(check, tmp_path, changes, exit_code, rul
 
 
 @pytest.mark.parametrize(
-    "stated",
+    "keys",
     [
         {"x" * 3_000_000: 1},
         {"hidden_size": "x" * 3_000_000},
@@ -71,8 +71,8 @@ def test_json_of_a_draft_without_a_spec(check, tmp_path, changes, exit_code, rul
     ],
     ids=["key", "text", "list", "rope", "name"],
 )
-def test_what_a_stranger_states_is_bounded(check, tmp_path, stated):
-    result = check(tiny_draft(tmp_path / "draft", **stated), "--json")
+def test_what_a_stranger_states_is_bounded(check, tmp_path, keys):
+    result = check(tiny_draft(tmp_path / "draft", **keys), "--json")
     assert json.loads(result.stdout)["findings"]
     assert len(result.stdout) < 50_000
 

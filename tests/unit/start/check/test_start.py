@@ -56,8 +56,8 @@ def test_ranks(check, draft, ranks, code):
     if code:
         assert "must be divisible by tensor parallel size (3)" in result.stdout
     else:
-        found = serve_line(result)[1].get("--tensor-parallel-size")
-        assert found == (None if ranks == "1" else ranks)
+        tp = serve_line(result)[1].get("--tensor-parallel-size")
+        assert tp == (None if ranks == "1" else ranks)
 
 
 def test_length_is_what_the_engine_serves(check, draft, target):
@@ -116,9 +116,9 @@ def test_platform_of_the_installed_vllm(monkeypatch, versions, name, why):
 
     monkeypatch.delenv("VLLM_TARGET_DEVICE", raising=False)
     monkeypatch.setattr(version, "version", found_version)
-    found = find_platform("auto")
-    assert found[0] == name
-    assert found[1].startswith(why)
+    platform = find_platform("auto")
+    assert platform[0] == name
+    assert platform[1].startswith(why)
 
 
 def test_an_unknown_platform(check, draft):
@@ -136,9 +136,9 @@ def test_an_unknown_platform(check, draft):
 )
 def test_a_context_that_is_too_short_for_a_step(check, draft, length, k, allowed, remedy):
     said = json.loads(check(draft, "-k", k, "--max-model-len", length, "--json").stdout)
-    (found,) = (one for one in said["findings"] if one["rule"] == "k_leaves_room_in_the_context")
-    assert found["allowed"].startswith(allowed)
-    assert found["remedy"] == remedy
+    (finding,) = (f for f in said["findings"] if f["rule"] == "k_leaves_room_in_the_context")
+    assert finding["allowed"].startswith(allowed)
+    assert finding["remedy"] == remedy
 
 
 def test_a_schedule_is_checked_and_printed(check, draft):

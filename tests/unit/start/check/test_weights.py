@@ -56,10 +56,8 @@ def test_many_tensors_are_one_finding(check, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_valid_drafts_have_no_finding(check, tmp_path, family):
-    found = json.loads(
-        check(write(valid_draft(family), tmp_path / "draft"), "--weights", "--json").stdout
-    )
-    assert "weights_are_finite" not in str(found)
+    doc = json.loads(check(write(valid_draft(family), tmp_path / "draft"), "--weights", "--json").stdout)
+    assert "weights_are_finite" not in str(doc)
 
 
 @pytest.mark.parametrize("chunk", [64, 2**20])
@@ -89,8 +87,8 @@ def test_of_a_draft_that_is_passed_through_nothing_is_read(check, changed, monke
     config = json.loads((draft / "config.json").read_text()) | {"architectures": ["K3DSparkModel"]}
     (draft / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(draft_files, "_count_in_all", lambda *_: pytest.fail("a value was read"))
-    found = json.loads(check(with_a_terabyte(draft, "extra.weight"), "--weights", "--json").stdout)
-    assert (found["left_to_vllm"], found["exit_code"]) == (True, 0)
+    doc = json.loads(check(with_a_terabyte(draft, "extra.weight"), "--weights", "--json").stdout)
+    assert (doc["left_to_vllm"], doc["exit_code"]) == (True, 0)
 
 
 TERABYTE = 2**40
