@@ -51,7 +51,7 @@ Check yours: `vllm-eagle check REPOSITORY --target TARGET -k K`.
 
 
 @dataclass(frozen=True)
-class Found:
+class Check:
     draft: Published
     result: CheckResult
 
@@ -98,7 +98,7 @@ def known(draft: Published) -> str:
     return next((words for letter, words in _SURENESS.items() if letter in marks), "")
 
 
-def find(drafts: Sequence[Published]) -> list[Found]:
+def find(drafts: Sequence[Published]) -> list[Check]:
     """The check of each, of files as published."""
     checks = []
     with tempfile.TemporaryDirectory() as folder:
@@ -110,15 +110,15 @@ def find(drafts: Sequence[Published]) -> list[Found]:
                 target=str(write_target(draft, Path(folder, f"{draft.slug}-target"))),
                 engine={"max_model_len": 4096}, options={}, platform="cuda",
             )  # fmt: skip
-            checks.append(Found(draft, run_check(request)))
+            checks.append(Check(draft, run_check(request)))
     return checks
 
 
-def page(checks: Sequence[Found]) -> str:
+def page(checks: Sequence[Check]) -> str:
     return HEAD + "".join(f"|{'|'.join(row)}|\n" for row in rows(checks))
 
 
-def rows(checks: Sequence[Found]) -> Iterator[tuple[str, ...]]:
+def rows(checks: Sequence[Check]) -> Iterator[tuple[str, ...]]:
     """Drafts whose cells are equal share a row, which stands where the first of them does."""
     listed = [check for check in checks if _LISTED.fullmatch(check.draft.checkpoint)]
     names: dict[tuple[str, ...], list[str]] = {}
