@@ -116,18 +116,11 @@ def drafts_of(result: dict[str, Any]) -> list[dict[int, list[int]]]:
     return [{int(length): row for length, row in rows.items()} for rows in result["placed"]]
 
 
-def compare_drafts(left: dict[str, Any], right: dict[str, Any]) -> tuple[int, int]:
-    """Drafts of the same texts at the same lengths: how many there are, and how many differ."""
-    both = different = 0
-    for one, other in zip(drafts_of(left), drafts_of(right), strict=True):
-        lengths = one.keys() & other.keys()
-        both += len(lengths)
-        different += sum(one[length] != other[length] for length in lengths)
-    return both, different
-
-
 def differing(left: dict[str, Any], right: dict[str, Any], *, at_least: int) -> int:
-    both, different = compare_drafts(left, right)
-    print(f"\n{different} of {both} drafts differ")
-    assert both >= at_least
+    """Count the drafts of the same texts at the same lengths that differ."""
+    texts = zip(drafts_of(left), drafts_of(right), strict=True)
+    both = [(one[n], other[n]) for one, other in texts for n in one.keys() & other.keys()]
+    different = sum(a != b for a, b in both)
+    print(f"\n{different} of {len(both)} drafts differ")
+    assert len(both) >= at_least
     return different

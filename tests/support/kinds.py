@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from tests.support.batches import RECORDED, Batch, Engine, Oracle, run_engines
+from tests.support.engine import TINY
+from vllm_eagle_ext.measure.reference.published import accepted_length
 
 ABORTED_AFTER = {"1": 2, "4": 3, "6": 5}  # the number of a request and the steps it has
 MAX_TOKENS = 48
@@ -36,6 +38,15 @@ class Answer(BaseModel):
     name: str = Field(max_length=10)
     count: int = Field(ge=0, le=99)
     parts: list[str] = Field(max_length=3)
+
+
+def assert_last_fits_schema(result: dict[str, Any]) -> None:
+    from transformers import AutoTokenizer
+
+    assert result["finish"][-1] == "stop"
+    tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
+    answer = tokenizer.decode(result["tokens"][-1], skip_special_tokens=True)
+    Answer.model_validate_json(answer)
 
 
 # Marks of thinking that the models of examples/tiny hardly write, so that a budget counts from a prompt
@@ -134,10 +145,7 @@ def accepted(drafts: Sequence[Sequence[int]], tokens: Sequence[int]) -> list[int
     for draft in drafts:
         if at >= len(tokens):
             break
-        rows = zip(draft, tokens[at:], strict=False)
-        counts.append(
-            next((i for i, (a, b) in enumerate(rows) if a != b), min(len(draft), len(tokens) - at))
-        )
+        counts.append(accepted_length(draft, tokens[at:]))
         at += counts[-1] + 1
     return counts
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vllm_eagle_ext.measure.reference.published import accepted_length
+
 
 def placed(text: Sequence[int], drafts: Sequence[Sequence[int]]) -> dict[int, Sequence[int]]:
     """Drafts by the place of their first token in the text, which the accepted ones before them give."""
     at, places = 1, {}  # the first token comes from the prompt's own step
     for draft in drafts:
         places[at] = draft
-        after = text[at : at + len(draft)]
-        accepted = next((i for i, (a, b) in enumerate(zip(draft, after, strict=False)) if a != b), None)
-        at += (len(after) if accepted is None else accepted) + 1
+        at += accepted_length(draft, text[at:]) + 1
     return places
 
 
@@ -21,14 +21,9 @@ def pairs(
     left: Mapping[str, Any], right: Mapping[str, Any]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Results of `run_all`: each two drafts at the same place after the same text."""
-    keys = ("tokens", "drafts")
-    for one, other in zip(
-        zip(*(left[key] for key in keys), strict=True),
-        zip(*(right[key] for key in keys), strict=True),
-        strict=True,
-    ):
-        texts = zip(one[0], other[0], strict=True)
-        same = next((i for i, (a, b) in enumerate(texts) if a != b), len(one[0]))
+    runs = (zip(run["tokens"], run["drafts"], strict=True) for run in (left, right))
+    for one, other in zip(*runs, strict=True):
+        same = accepted_length(one[0], other[0])
         mine, theirs = placed(*one), placed(*other)
         for at in sorted(mine.keys() & theirs.keys()):
             if at <= same:  # the anchor, before it, is still the same

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from tests.support.batches import drafts_of
+from vllm_eagle_ext.measure.reference.published import accepted_length
 
 CHUNK, BLOCK, LENGTH = 16, 32, 160
 PLAIN = {"dtype": "float32", "block_size": BLOCK, "max_num_seqs": 8, "max_model_len": LENGTH}
@@ -44,12 +45,19 @@ def assert_drafts_follow_the_schedule(result: dict[str, Any], schedule: list[lis
     assert sum(accepted) == counters["spec_decode_num_accepted_tokens"] > 0
 
 
+def common_lengths(left: dict[str, Any], right: dict[str, Any]) -> list[int]:
+    """Per text: how many tokens, its prompt's among them, both runs share."""
+    texts = zip(left["prompts"], left["tokens"], right["tokens"], strict=True)
+    return [len(prompt) + accepted_length(a, b) for prompt, a, b in texts]
+
+
 def drafts_by_width(left: dict[str, Any], right: dict[str, Any]) -> dict[int, tuple[int, int]]:
-    """Drafts of the left run against those of the right one, which are at least as wide, at the same
-    lengths: width -> how many, and how many of them differ."""
+    """Drafts of the left run against those of the right one, which are at least as wide, behind the same
+    tokens: width -> how many, and how many of them differ."""
     widths: dict[int, tuple[int, int]] = {}
-    for one, other in zip(drafts_of(left), drafts_of(right), strict=True):
-        for length in one.keys() & other.keys():
+    texts = zip(common_lengths(left, right), drafts_of(left), drafts_of(right), strict=True)
+    for common, one, other in texts:
+        for length in one.keys() & other.keys() & set(range(common + 1)):
             row = one[length]
             count, differ = widths.get(len(row), (0, 0))
             widths[len(row)] = count + 1, differ + (row != other[length][: len(row)])
