@@ -141,7 +141,7 @@ def gaps_of_differing_ids(
         for length in sorted(one.keys() & other.keys()):
             pairs = list(enumerate(zip(one[length], other[length], strict=False)))
             if length > common or all(a == b for _, (a, b) in pairs):
-                continue  # behind a text's end a step may have drafted, too
+                continue  # some lie behind a text's end
             seen = walk.logits(context[: length - 1], tokens[length - 1], K).log_softmax(-1)
             gaps += [float((seen[i, a] - seen[i, b]).abs()) for i, (a, b) in pairs if a != b]
     return gaps

@@ -45,8 +45,7 @@ def assert_last_fits_schema(result: dict[str, Any]) -> None:
 
     assert result["finish"][-1] == "stop"
     tokenizer = AutoTokenizer.from_pretrained(TINY / "target")
-    answer = tokenizer.decode(result["tokens"][-1], skip_special_tokens=True)
-    Answer.model_validate_json(answer)
+    Answer.model_validate_json(tokenizer.decode(result["tokens"][-1], skip_special_tokens=True))
 
 
 # Marks of thinking that the models of examples/tiny hardly write, so that a budget counts from a prompt

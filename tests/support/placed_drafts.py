@@ -23,6 +23,7 @@ def pairs(
     """Results of `run_all`: each two drafts at the same place after the same text."""
     runs = (zip(run["tokens"], run["drafts"], strict=True) for run in (left, right))
     for one, other in zip(*runs, strict=True):
+        assert len(one[0]) == len(other[0])
         same = accepted_length(one[0], other[0])
         mine, theirs = placed(*one), placed(*other)
         for at in sorted(mine.keys() & theirs.keys()):

@@ -46,7 +46,7 @@ def assert_drafts_follow_the_schedule(result: dict[str, Any], schedule: list[lis
 
 
 def common_lengths(left: dict[str, Any], right: dict[str, Any]) -> list[int]:
-    """Per text: how many tokens, its prompt's among them, both runs share."""
+    """Per text: how many tokens, with its prompt's, both runs share."""
     texts = zip(left["prompts"], left["tokens"], right["tokens"], strict=True)
     return [len(prompt) + accepted_length(a, b) for prompt, a, b in texts]
 
